@@ -1,5 +1,34 @@
-"""Repairs Chainer at the moment it is imported."""
+"""Puts Chainer's repairs in the path of its import.
+
+Runs at every ``import nbmn`` and, through ``startup.py``, before the first import
+of Chainer in any Python of the environment, so it imports nothing that costs time.
+"""
+
+from __future__ import annotations
+
+import sys
 
 
-def install() -> None:
-    """Install the import hook (to be written)."""
+class ChainerFinder:
+    """Meta-path finder that answers for ``chainer`` and its submodules only."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "chainer" and not name.startswith("chainer."):
+            return None
+        from nbmn.compat import loading
+
+        return loading.repaired_spec(self, name, path, target)
+
+
+def install() -> ChainerFinder:
+    """Install the finder, once; return the one that is installed (local)."""
+    for position, finder in enumerate(sys.meta_path):
+        if isinstance(finder, ChainerFinder):
+            return finder
+        if getattr(finder, "gives_way_to_nbmn", False):
+            # Replaced where it stands: the import system may be iterating over this list.
+            sys.meta_path[position] = installed = ChainerFinder()
+            return installed
+    installed = ChainerFinder()
+    sys.meta_path.insert(0, installed)
+    return installed

@@ -1,0 +1,20 @@
+"""All repairs, in one table."""
+
+from __future__ import annotations
+
+from nbmn.compat import environment, interface, numpy_names, precision, processes, protobuf
+from nbmn.compat.repair import Repair
+
+REPAIRS: tuple[Repair, ...] = (
+    *environment.REPAIRS,
+    *numpy_names.REPAIRS,
+    *precision.REPAIRS,
+    *processes.REPAIRS,
+    *protobuf.REPAIRS,
+    *interface.REPAIRS,
+)
+
+
+def of_module(name: str) -> tuple[Repair, ...]:
+    """Return the repairs of the module called `name`."""
+    return tuple(repair for repair in REPAIRS if repair.module == name)

@@ -26,8 +26,9 @@ class Deferred(ModuleType):
     """
 
     def __getattr__(self, name: str) -> object:
-        if name == "__path__" and sys.modules.get(self.__name__) is self:
-            _withdraw(self)
+        if "_ready" not in vars(self):
+            # The import system, still creating this module, asks what it has already.
+            raise AttributeError(name)
         return getattr(self._real(), name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -65,7 +66,7 @@ class _Finder:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        pass
+        vars(module)["_ready"] = True
 
 
 @contextlib.contextmanager

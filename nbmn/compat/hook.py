@@ -12,6 +12,8 @@ import sys
 class ChainerFinder:
     """Meta-path finder that answers for ``chainer`` and its submodules only."""
 
+    gives_way_to_nbmn = True  # to the one of an nbmn that is loaded anew
+
     def find_spec(self, name, path=None, target=None):
         if name != "chainer" and not name.startswith("chainer."):
             return None

@@ -1,0 +1,147 @@
+"""A snapshot on its way to the page: one JSON text and one block of numbers.
+
+The block holds, chart after chart, ``x`` as float64 of shape (points,) and the
+curves as float32 of shape (columns, points), little-endian, each chart padded to
+eight bytes. Everything a person reads is put into words here, not in the page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from nbmn.dashboard import text
+from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
+
+__all__ = ["MAX_CHARTS", "columns", "decode_frame", "encode_frame", "encode_state", "format_value"]
+
+MAX_CHARTS = 4
+"""Charts on a board; further values are in the table only."""
+
+
+def columns(chart: Chart, ranks: tuple[int, ...]) -> list[str]:
+    """Names of a chart's curves, in the order they are sent; ``x`` is not among them."""
+    names = [f"r{rank}" for rank in ranks]
+    names += ["mean", "low", "high"]
+    return names + [f"other{index}" for index in range(len(chart.others))]
+
+
+def encode_frame(snapshot: Snapshot) -> bytes:
+    """The numbers of all charts."""
+    blocks = []
+    for chart in snapshot.charts[:MAX_CHARTS]:
+        low, high = band(chart.ranks)
+        curves = np.vstack([chart.ranks, [chart.mean, low, high], *(o[None] for o in chart.others)])
+        block = chart.x.astype("<f8").tobytes() + curves.astype("<f4").tobytes()
+        blocks.append(block + bytes(-len(block) % 8))
+    return b"".join(blocks)
+
+
+def decode_frame(frame: bytes, layout: list[dict[str, Any]]) -> list[dict[str, np.ndarray]]:
+    """Read :func:`encode_frame`'s block by the ``charts`` of :func:`encode_state`.
+
+    What the page does in JavaScript; the tests read frames with it.
+    """
+    charts, offset = [], 0
+    for chart in layout:
+        points, names = chart["points"], chart["columns"]
+        x = np.frombuffer(frame, "<f8", points, offset)
+        offset += 8 * points
+        curves = np.frombuffer(frame, "<f4", points * len(names), offset)
+        offset += 4 * curves.size
+        offset += -offset % 8
+        charts.append({"x": x, **dict(zip(names, curves.reshape(len(names), points), strict=True))})
+    return charts
+
+
+def encode_state(snapshot: Snapshot) -> str:
+    """All words and the layout of the block, as JSON."""
+    progress = snapshot.progress
+    running = snapshot.status == "running"
+    state = {
+        "title": snapshot.title or "training",
+        "status": snapshot.status,
+        "message": snapshot.message,
+        "fraction": progress.fraction,
+        "headline": text.headline(
+            progress.iteration,
+            progress.iterations,
+            progress.epoch,
+            progress.epochs,
+            progress.elapsed,
+            progress.eta,
+            running,
+        ),
+        "crowd": len(snapshot.ranks) > CROWD,
+        "names": list(snapshot.names),
+        "means": [format_value(name, value) for name, value in _pairs(snapshot, snapshot.means)],
+        "rate": text.rate(snapshot.rate),
+        "average": text.rate(snapshot.average),
+        "reported": snapshot.samples > 0,
+        "rows": [_row(snapshot, row) for row in snapshot.rows],
+        "charts": [_layout(snapshot, chart) for chart in snapshot.charts[:MAX_CHARTS]],
+    }
+    return json.dumps(state, allow_nan=False, separators=(",", ":"))
+
+
+def band(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest of all ranks at each point; NaN where there is none."""
+    known = np.isfinite(ranks)
+    low = np.where(known, ranks, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(known, ranks, -np.inf).max(axis=0, initial=-np.inf)
+    none = ~known.any(axis=0)
+    low[none] = high[none] = np.nan
+    return low, high
+
+
+def format_value(name: str, value: float) -> str:
+    """A value in words; accuracies get no more digits than make sense."""
+    return text.number(value)
+
+
+def _pairs(snapshot: Snapshot, values: tuple[float, ...]) -> list[tuple[str, float]]:
+    return list(zip(snapshot.names, values, strict=True))
+
+
+def _row(snapshot: Snapshot, row: RankRow) -> dict[str, Any]:
+    return {
+        "rank": row.rank,
+        "lamp": row.lamp.state,
+        "detail": row.lamp.detail,
+        "iteration": text.count(row.iteration) if row.iteration else "–",
+        "values": [format_value(name, value) for name, value in _pairs(snapshot, row.values)],
+        "rate": text.rate(row.rate),
+    }
+
+
+def _layout(snapshot: Snapshot, chart: Chart) -> dict[str, Any]:
+    if chart.key == THROUGHPUT:
+        latest = [["all ranks" if len(snapshot.ranks) > 1 else "", text.rate(snapshot.rate)]]
+        latest.append(["whole run", text.rate(snapshot.average)])
+    else:
+        values = dict(_pairs(snapshot, snapshot.means))
+        mean = "mean" if len(snapshot.ranks) > 1 else ""
+        latest = [
+            [name if index or name != chart.key else mean, format_value(name, values[name])]
+            for index, name in enumerate(chart.names)
+        ]
+    return {
+        "key": chart.key,
+        "names": list(chart.names),
+        "points": len(chart.x),
+        "columns": columns(chart, snapshot.ranks),
+        "x_label": chart.x_label,
+        "top": _top(chart) if chart.key == THROUGHPUT else None,
+        "latest": latest,
+    }
+
+
+def _top(chart: Chart) -> float:
+    """Upper end of the throughput axis: zero is always its lower end."""
+    finite = chart.ranks[np.isfinite(chart.ranks)]
+    mean = chart.mean[np.isfinite(chart.mean)]
+    highest = max(finite.max(initial=0.0), mean.max(initial=0.0))
+    return 1.1 * float(highest) if highest > 0 and math.isfinite(highest) else 1.0

@@ -1,0 +1,178 @@
+"""The Bokeh figures of a board, built empty; the page fills them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bokeh.embed import json_item
+from bokeh.models import (
+    ColumnDataSource,
+    DataRange1d,
+    HoverTool,
+    LinearAxis,
+    NumeralTickFormatter,
+    Range1d,
+)
+from bokeh.plotting import figure
+from bokeh.themes import Theme
+
+from nbmn.dashboard.encoding import MAX_CHARTS, columns
+from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart
+from nbmn.dashboard.palette import NEUTRAL, rank_color
+
+__all__ = ["encode_figures", "make_figure"]
+
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+_THEME = Theme(
+    json={
+        "attrs": {
+            "Plot": {
+                "background_fill_color": None,
+                "border_fill_color": None,
+                "outline_line_color": None,
+            },
+            "Grid": {"grid_line_color": NEUTRAL, "grid_line_alpha": 0.18},
+            "Axis": {
+                "axis_line_color": NEUTRAL,
+                "axis_line_alpha": 0.5,
+                "major_tick_line_color": None,
+                "minor_tick_line_color": None,
+                "major_label_text_color": NEUTRAL,
+                "major_label_text_font": _FONT,
+                "major_label_text_font_size": "11px",
+                "major_label_standoff": 6,
+                "axis_label_text_color": NEUTRAL,
+                "axis_label_text_font": _FONT,
+                "axis_label_text_font_size": "11px",
+                "axis_label_text_font_style": "normal",
+                "axis_label_standoff": 6,
+            },
+        }
+    }
+)
+
+
+def encode_figures(charts: tuple[Chart, ...], ranks: tuple[int, ...]) -> str:
+    """All figures as JSON: ``[{"key": …, "item": …}, …]``, in the order of display."""
+    return json.dumps(
+        [
+            {"key": chart.key, "item": json_item(make_figure(chart, ranks), theme=_THEME)}
+            for chart in charts[:MAX_CHARTS]
+        ]
+    )
+
+
+def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:
+    """An empty figure with a data source named ``points`` of one column per curve.
+
+    Parameters
+    ----------
+    chart : Chart
+        Says which curves there are; its numbers are not used.
+    ranks : tuple of int
+        Those shown; more than eight share one colour and a band.
+    """
+    throughput = chart.key == THROUGHPUT
+    source = ColumnDataSource({name: [] for name in ["x", *columns(chart, ranks)]}, name="points")
+    plot = figure(
+        height=230,
+        min_width=220,
+        sizing_mode="stretch_width",
+        toolbar_location=None,
+        tools="",
+        x_range=DataRange1d(range_padding=0.02),
+        y_range=Range1d(0, 1) if throughput else DataRange1d(range_padding=0.08),
+        x_axis_label=chart.x_label,
+        y_axis_label="samples/s per rank" if throughput and len(ranks) > 1 else chart.key,
+        name=chart.key,
+    )
+    plot.min_border_right = 12
+    plot.xgrid.visible = False
+    for axis in (plot.xaxis, plot.yaxis):
+        axis.ticker.desired_num_ticks = 5
+    plot.xaxis.formatter = NumeralTickFormatter(format="0.[00]a")
+    if throughput:
+        plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]a")
+        if len(ranks) > 1:
+            _add_total_axis(plot)
+    _add_ranks(plot, source, ranks)
+    mean = _add_means(plot, source, chart, len(ranks))
+    plot.add_tools(_hover(chart, ranks, mean))
+    return plot
+
+
+def _add_total_axis(plot: Any) -> None:
+    """The mean of the ranks, read on the right-hand axis, is their total."""
+    plot.extra_y_ranges = {"total": Range1d(0, 1, name="total")}
+    axis = LinearAxis(
+        y_range_name="total",
+        axis_label="total of all ranks",
+        formatter=NumeralTickFormatter(format="0.[00]a"),
+    )
+    axis.ticker.desired_num_ticks = 5
+    plot.add_layout(axis, "right")
+
+
+def _add_ranks(plot: Any, source: ColumnDataSource, ranks: tuple[int, ...]) -> None:
+    crowd = len(ranks) > CROWD
+    if crowd:
+        plot.varea("x", "low", "high", source=source, color=rank_color(0), alpha=0.15, name="band")
+    for rank in ranks:
+        plot.line(
+            "x",
+            f"r{rank}",
+            source=source,
+            line_color=rank_color(0 if crowd else rank),
+            line_alpha=0.12 if crowd else 0.9 if len(ranks) <= 2 else 0.75,
+            line_width=1 if crowd else 1.5 if len(ranks) > 1 else 2,
+            line_join="round",
+            name=f"rank {rank}",
+        )
+    if not crowd:
+        # A curve of one point must be seen too, and the newest point is what one looks for.
+        ends = ColumnDataSource({"x": [], "y": [], "color": []}, name="ends")
+        plot.scatter("x", "y", source=ends, color="color", size=5, name="newest")
+
+
+def _add_means(plot: Any, source: ColumnDataSource, chart: Chart, ranks: int) -> Any:
+    mean = plot.line(
+        "x",
+        "mean",
+        source=source,
+        line_color=NEUTRAL,
+        line_width=2.5,
+        line_alpha=1.0 if ranks > 1 else 0.0,
+        line_join="round",
+        name="mean",
+    )
+    for index in range(len(chart.others)):
+        plot.line(
+            "x",
+            f"other{index}",
+            source=source,
+            line_color=NEUTRAL,
+            line_dash=[6, 4] if index == 0 else [2, 3],
+            line_width=2,
+            name=f"other {index}",
+        )
+    return mean
+
+
+def _hover(chart: Chart, ranks: tuple[int, ...], mean: Any) -> HoverTool:
+    number = "{0.[0]a}" if chart.key == THROUGHPUT else "{0.[0000]}"
+    lines = [(chart.x_label.split(" ")[0], "@x{0.[0]}" if chart.key == THROUGHPUT else "@x{0,0}")]
+    if len(ranks) > 1:
+        lines.append(("mean", f"@mean{number}"))
+    if len(ranks) > CROWD:
+        lines += [("lowest", f"@low{number}"), ("highest", f"@high{number}")]
+    else:
+        lines += [(f"rank {rank}", f"@r{rank}{number}") for rank in ranks]
+    lines += [(name, f"@other{i}{number}") for i, name in enumerate(chart.names[1:])]
+    return HoverTool(
+        renderers=[mean],
+        tooltips=lines,
+        mode="vline",
+        line_policy="nearest",
+        point_policy="follow_mouse",
+    )

@@ -1,0 +1,501 @@
+// The live board in the page: draws what the kernel sends, and sends nothing back.
+//
+// Each change carries the whole window, so frames are free to be skipped: changes only mark
+// the board as stale, and one animation frame later the newest state is drawn.
+
+const FLOOR_MS = 120; // between two drawings
+const SHAPES = {
+  starting: '<circle cx="8" cy="8" r="5" fill="none" stroke-width="2" stroke-dasharray="2.5 2.7"/>',
+  idle: '<circle cx="8" cy="8" r="5" fill="none" stroke-width="2"/>',
+  running: '<path d="M4 2.5v11l9.5-5.5z"/>',
+  waiting: '<path d="M3.5 3h3v10h-3zM9.5 3h3v10h-3z"/>',
+  failed: '<path d="M3.5 3.5l9 9m0-9l-9 9" fill="none" stroke-width="3" stroke-linecap="round"/>',
+  silent:
+    '<path d="M5 5.6C5 2 11.2 2 11.2 5.6 11.2 8 8 8 8 10.3" fill="none" stroke-width="2.2" stroke-linecap="round"/><circle cx="8" cy="13.6" r="1.4" stroke="none"/>',
+  done: '<path d="M2.5 8.5l4 4 7-8.5" fill="none" stroke-width="2.6" stroke-linecap="round" stroke-linejoin="round"/>',
+  interrupted: '<path d="M3.5 3.5h9v9h-9z"/>',
+};
+
+// ---- BokehJS
+
+async function gunzip(view) {
+  const stream = new Blob([view]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+// Once per page and version, shared by all boards, and kept apart from a Bokeh that the page
+// may have loaded for itself: `globalThis.Bokeh` stays as it is.
+function loadBokeh(runtime) {
+  const version = runtime.get("version");
+  const loaded = (globalThis.nbmnBokeh ??= {});
+  const present = globalThis.Bokeh?.version === version ? globalThis.Bokeh : undefined;
+  loaded[version] ??= present
+    ? Promise.resolve(present)
+    : gunzip(runtime.get("source")).then(async (source) => {
+        const text = `const root = {};
+(function (require, define, module, exports) {${source}
+}).call(root);
+export default root.Bokeh;`;
+        const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+        try {
+          return (await import(/* webpackIgnore: true */ url)).default;
+        } finally {
+          URL.revokeObjectURL(url);
+        }
+      });
+  return loaded[version];
+}
+
+// After a page reload the front end brings the widgets back in any order.
+async function findRuntime(model) {
+  const id = model.get("runtime").slice("IPY_MODEL_".length);
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await model.widget_manager.get_model(id);
+    } catch (error) {
+      if (attempt >= 100) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  }
+}
+
+function connected(element) {
+  return new Promise((resolve) => {
+    const look = () => (element.isConnected ? resolve() : requestAnimationFrame(look));
+    look();
+  });
+}
+
+// ---- Theme
+
+function isDark() {
+  const { dataset, classList } = document.body;
+  if (dataset.jpThemeLight !== undefined) return dataset.jpThemeLight === "false";
+  if (dataset.vscodeThemeKind !== undefined) return !dataset.vscodeThemeKind.includes("light");
+  if (classList.contains("vscode-dark") || classList.contains("vscode-high-contrast")) return true;
+  if (classList.contains("vscode-light")) return false;
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function watchTheme(react) {
+  const observer = new MutationObserver(react);
+  observer.observe(document.body, {
+    attributes: true,
+    attributeFilter: ["class", "data-jp-theme-light", "data-vscode-theme-kind"],
+  });
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  media.addEventListener("change", react);
+  return () => {
+    observer.disconnect();
+    media.removeEventListener("change", react);
+  };
+}
+
+// ---- Numbers: the other half of nbmn/dashboard/encoding.py
+
+function unpack(view, layout) {
+  const bytes = view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength);
+  let offset = 0;
+  return layout.map(({ points, columns }) => {
+    const data = { x: new Float64Array(bytes, offset, points) };
+    offset += 8 * points;
+    for (const name of columns) {
+      data[name] = new Float32Array(bytes, offset, points);
+      offset += 4 * points;
+    }
+    offset += (8 - (offset % 8)) % 8;
+    return data;
+  });
+}
+
+function newest(data, names) {
+  const x = [];
+  const y = [];
+  const kept = [];
+  for (const name of names) {
+    const column = data[name];
+    let i = column.length - 1;
+    while (i >= 0 && !Number.isFinite(column[i])) i--;
+    if (i < 0) continue;
+    x.push(data.x[i]);
+    y.push(column[i]);
+    kept.push(name);
+  }
+  return { x, y, kept };
+}
+
+// ---- HTML
+
+function make(tag, className, parent, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  parent?.append(element);
+  return element;
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function setLamp(element, state) {
+  if (element.dataset.state === state) return;
+  element.dataset.state = state;
+  element.innerHTML = `<svg viewBox="0 0 16 16" aria-hidden="true">${SHAPES[state] ?? SHAPES.idle}</svg>`;
+}
+
+class Board {
+  constructor(model, el) {
+    this.model = model;
+    this.root = make("div", "nbmn-board", el);
+    this.charts = new Map();
+    this.lit = new Set(); // pinned by a click
+    this.pointed = null; // under the mouse
+    this.drawn = 0;
+    this.stale = false;
+    this.closed = false;
+
+    const head = make("div", "nbmn-head", this.root);
+    this.title = make("span", "nbmn-title", head);
+    const chip = make("span", "nbmn-chip", head);
+    this.statusLamp = make("span", "nbmn-lamp", chip);
+    this.status = make("span", "", chip);
+    this.headline = make("span", "nbmn-headline", head);
+    this.bar = make("div", "nbmn-bar", this.root);
+    this.bar.setAttribute("role", "progressbar");
+    this.fill = make("div", "nbmn-fill", this.bar);
+    this.message = make("div", "nbmn-message", this.root);
+    this.panels = make("div", "nbmn-panels", this.root);
+    this.empty = make("div", "nbmn-empty", this.panels, "Waiting for the first step …");
+    this.legend = make("div", "nbmn-legend", this.root);
+    this.legendKey = "";
+    this.paintTheme();
+  }
+
+  get state() {
+    return JSON.parse(this.model.get("state"));
+  }
+
+  markStale() {
+    if (this.stale || this.closed) return;
+    this.stale = true;
+    const wait = Math.max(0, FLOOR_MS - (performance.now() - this.drawn));
+    setTimeout(() => requestAnimationFrame(() => this.draw()), wait);
+  }
+
+  draw() {
+    if (this.closed) return;
+    this.stale = false;
+    this.drawn = performance.now();
+    const state = this.state;
+    this.drawHead(state);
+    this.drawLegend(state);
+    this.drawCharts(state);
+  }
+
+  drawHead(state) {
+    setText(this.title, state.title);
+    setText(this.status, state.status);
+    setLamp(this.statusLamp, state.status);
+    setText(this.headline, state.headline.join("  ·  "));
+    setText(this.message, state.message);
+    this.bar.dataset.known = state.fraction !== null;
+    this.bar.dataset.status = state.status;
+    this.fill.style.width = state.fraction === null ? "" : `${100 * state.fraction}%`;
+    if (state.fraction !== null) {
+      this.bar.setAttribute("aria-valuenow", String(Math.round(100 * state.fraction)));
+    }
+  }
+
+  // ---- legend
+
+  drawLegend(state) {
+    const key = JSON.stringify([state.names, state.reported, state.rows.map((row) => row.rank)]);
+    if (key !== this.legendKey) {
+      this.legendKey = key;
+      this.legend.replaceChildren();
+      if (state.crowd) this.buildTiles(state);
+      else this.buildTable(state);
+    }
+    if (state.crowd) this.fillTiles(state);
+    else this.fillTable(state);
+  }
+
+  buildTable(state) {
+    const table = make("table", "nbmn-table", this.legend);
+    const head = make("tr", "", make("thead", "", table));
+    for (const [i, name] of ["rank", "state", "iteration", ...state.names].entries()) {
+      make("th", i > 1 ? "nbmn-number" : "", head, name);
+    }
+    if (state.reported) make("th", "nbmn-number", head, "samples/s");
+    make("th", "nbmn-rest", head);
+    const body = make("tbody", "", table);
+    this.rows = state.rows.map((row) => {
+      const line = make("tr", "", body);
+      const name = make("td", "nbmn-rank", line);
+      make("i", "nbmn-swatch", name).style.background = `var(--nbmn-rank-${row.rank % 8})`;
+      name.append(`${row.rank}`);
+      const cell = make("td", "nbmn-state", line);
+      const lamp = make("span", "nbmn-lamp", cell);
+      const word = make("span", "", cell);
+      const numbers = [null, ...state.names, ...(state.reported ? [null] : [])].map(() =>
+        make("td", "nbmn-number", line),
+      );
+      const detail = make("td", "nbmn-rest nbmn-dim", line);
+      this.listen(line, row.rank);
+      return { line, lamp, word, numbers, detail };
+    });
+    this.sum = null;
+    if (state.rows.length > 1) {
+      const line = make("tr", "nbmn-sum", body);
+      make("td", "", line, "all");
+      make("td", "", line);
+      make("td", "", line);
+      this.sum = [...state.names, ...(state.reported ? [null] : [])].map(() =>
+        make("td", "nbmn-number", line),
+      );
+      make("td", "nbmn-rest", line);
+    }
+  }
+
+  fillTable(state) {
+    state.rows.forEach((row, index) => {
+      const { lamp, word, numbers, detail } = this.rows[index];
+      setLamp(lamp, row.lamp);
+      setText(word, row.lamp);
+      const texts = [row.iteration, ...row.values, ...(state.reported ? [row.rate] : [])];
+      texts.forEach((text, i) => setText(numbers[i], text));
+      setText(detail, row.detail);
+    });
+    const texts = [...state.means, ...(state.reported ? [state.rate] : [])];
+    this.sum?.forEach((cell, i) => setText(cell, texts[i]));
+  }
+
+  buildTiles(state) {
+    this.census = make("div", "nbmn-census", this.legend);
+    const grid = make("div", "nbmn-tiles", this.legend);
+    this.rows = state.rows.map((row) => {
+      const line = make("div", "nbmn-tile", grid);
+      const lamp = make("span", "nbmn-lamp", line);
+      make("span", "", line, `${row.rank}`);
+      this.listen(line, row.rank);
+      return { line, lamp };
+    });
+    this.about = make("div", "nbmn-about nbmn-dim", this.legend);
+  }
+
+  fillTiles(state) {
+    const counts = new Map();
+    state.rows.forEach((row, index) => {
+      const { line, lamp } = this.rows[index];
+      setLamp(lamp, row.lamp);
+      line.dataset.state = row.lamp;
+      line.title = describe(state, row);
+      counts.set(row.lamp, (counts.get(row.lamp) ?? 0) + 1);
+    });
+    const words = [...counts].sort((a, b) => b[1] - a[1]);
+    const key = JSON.stringify(words);
+    if (this.census.dataset.key !== key) {
+      this.census.dataset.key = key;
+      this.census.replaceChildren(make("b", "", null, `${state.rows.length} ranks`));
+      for (const [name, count] of words) {
+        const part = make("span", "nbmn-count", this.census);
+        setLamp(make("span", "nbmn-lamp", part), name);
+        part.append(`${count} ${name}`);
+      }
+    }
+    const chosen = state.rows.filter((row) => row.rank === this.pointed || this.lit.has(row.rank));
+    setText(
+      this.about,
+      chosen.length
+        ? chosen.slice(0, 4).map((row) => describe(state, row)).join("\n")
+        : "Point at a rank to see its curve, click to keep it.",
+    );
+  }
+
+  // ---- pointing at a rank
+
+  listen(line, rank) {
+    line.addEventListener("mouseenter", () => this.point(rank));
+    line.addEventListener("mouseleave", () => this.point(null));
+    line.addEventListener("click", () => {
+      if (!this.lit.delete(rank)) this.lit.add(rank);
+      this.point(this.pointed);
+    });
+  }
+
+  point(rank) {
+    this.pointed = rank;
+    const state = this.state;
+    state.rows.forEach((row, index) => {
+      this.rows[index].line.classList.toggle("nbmn-lit", this.lit.has(row.rank));
+    });
+    if (state.crowd) this.fillTiles(state);
+    for (const chart of this.charts.values()) this.paintChart(chart);
+  }
+
+  // ---- charts
+
+  drawCharts(state) {
+    const figures = this.model.get("figures");
+    if (figures !== this.figures) {
+      this.figures = figures;
+      this.buildCharts(JSON.parse(figures));
+    }
+    const tables = unpack(this.model.get("frame"), state.charts);
+    state.charts.forEach((layout, index) => {
+      const chart = this.charts.get(layout.key);
+      if (!chart) return;
+      chart.layout = layout;
+      chart.data = tables[index];
+      this.drawLatest(chart);
+      this.fillChart(chart);
+    });
+  }
+
+  buildCharts(figures) {
+    this.empty.hidden = figures.length > 0;
+    const wanted = new Set(figures.map(({ key }) => key));
+    for (const [key, chart] of this.charts) if (!wanted.has(key)) this.dropChart(key, chart);
+    figures.forEach(({ key, item }, index) => {
+      // Which curves there are is all that a figure's JSON says; its ids differ each time.
+      let chart = this.charts.get(key);
+      if (!chart) {
+        const panel = make("div", "nbmn-panel", this.panels);
+        const head = make("div", "nbmn-panel-head", panel);
+        make("span", "nbmn-panel-name", head, key);
+        chart = { key, panel, latest: make("span", "nbmn-latest", head), plot: null };
+        chart.plot = make("div", "nbmn-plot", panel);
+        this.charts.set(key, chart);
+      }
+      chart.panel.style.order = String(index);
+      this.embed(chart, item);
+    });
+  }
+
+  async embed(chart, item) {
+    const turn = (chart.turn = (chart.turn ?? 0) + 1);
+    try {
+      const runtime = await findRuntime(this.model);
+      this.bokeh = await loadBokeh(runtime);
+      await connected(chart.plot);
+      if (turn !== chart.turn || this.closed) return;
+      chart.views?.clear?.();
+      chart.plot.replaceChildren();
+      const views = await this.bokeh.embed.embed_item(item, chart.plot);
+      chart.views = views;
+      chart.doc = [...views][0].model.document;
+      this.paintChart(chart);
+      if (chart.data) this.fillChart(chart);
+    } catch (error) {
+      console.error("nbmn: the chart cannot be drawn", error);
+      chart.plot.replaceChildren(make("div", "nbmn-message", null, `The chart cannot be drawn: ${error}`));
+    }
+  }
+
+  dropChart(key, chart) {
+    chart.views?.clear?.();
+    chart.panel.remove();
+    this.charts.delete(key);
+  }
+
+  drawLatest(chart) {
+    chart.latest.replaceChildren();
+    for (const [name, text] of chart.layout.latest) {
+      const part = make("span", "nbmn-stat", chart.latest);
+      if (name) make("span", "nbmn-dim", part, `${name} `);
+      make("b", "", part, text);
+    }
+  }
+
+  fillChart(chart) {
+    const { doc, data, layout } = chart;
+    const points = doc?.get_model_by_name("points");
+    if (!points || !data || !layout.columns.every((name) => name in points.data)) return;
+    points.data = data;
+    const ends = doc.get_model_by_name("ends");
+    if (ends) {
+      const ranks = layout.columns.filter((name) => /^r\d+$/.test(name));
+      const { x, y, kept } = newest(data, ranks);
+      ends.data = { x, y, color: kept.map((name) => this.color(Number(name.slice(1)))) };
+    }
+    const plot = doc.get_model_by_name(layout.key);
+    if (plot && layout.top !== null) {
+      plot.y_range.end = layout.top;
+      const total = doc.get_model_by_name("total");
+      if (total) total.end = layout.top * this.state.rows.length;
+    }
+    const axis = plot?.below?.[0];
+    if (axis && axis.axis_label !== layout.x_label) axis.axis_label = layout.x_label;
+  }
+
+  // ---- colours
+
+  color(rank) {
+    return this.colors[`rank-${rank % 8}`];
+  }
+
+  paintTheme() {
+    this.root.dataset.theme = isDark() ? "dark" : "light";
+    const style = getComputedStyle(this.root);
+    const names = ["text", "dim", "accent", ...Array.from({ length: 8 }, (_, i) => `rank-${i}`)];
+    this.colors = {};
+    for (const name of names) this.colors[name] = style.getPropertyValue(`--nbmn-${name}`).trim();
+    for (const chart of this.charts.values()) this.paintChart(chart);
+    this.markStale();
+  }
+
+  paintChart({ doc, key }) {
+    const plot = doc?.get_model_by_name(key);
+    if (!plot) return;
+    const { text, dim, accent } = this.colors;
+    for (const axis of [...plot.below, ...plot.left, ...plot.right]) {
+      if (!("axis_label_text_color" in axis)) continue;
+      axis.axis_label_text_color = dim;
+      axis.major_label_text_color = dim;
+    }
+    const crowd = this.state.crowd;
+    const some = this.pointed !== null || this.lit.size > 0;
+    for (const renderer of plot.renderers) {
+      const { name, glyph } = renderer;
+      if (name === "mean" || name.startsWith("other ")) {
+        glyph.line_color = text;
+      } else if (name.startsWith("rank ")) {
+        const rank = Number(name.slice(5));
+        const lit = rank === this.pointed || this.lit.has(rank);
+        glyph.line_color = crowd ? (lit ? accent : this.colors["rank-0"]) : this.color(rank);
+        glyph.line_alpha = lit ? 1 : crowd ? (some ? 0.06 : 0.16) : some ? 0.2 : 0.85;
+        glyph.line_width = lit ? 2.5 : crowd ? 1 : 1.5;
+        renderer.level = lit ? "annotation" : "glyph";
+      }
+    }
+  }
+
+  close() {
+    this.closed = true;
+    for (const [key, chart] of this.charts) this.dropChart(key, chart);
+  }
+}
+
+function describe(state, row) {
+  const parts = [`rank ${row.rank}: ${row.lamp}${row.detail ? ` (${row.detail})` : ""}`];
+  parts.push(`iteration ${row.iteration}`);
+  state.names.forEach((name, i) => parts.push(`${name} ${row.values[i]}`));
+  if (state.reported) parts.push(`${row.rate} samples/s`);
+  return parts.join(", ");
+}
+
+function render({ model, el }) {
+  const board = new Board(model, el);
+  const stale = () => board.markStale();
+  const traits = ["change:state", "change:frame", "change:figures"];
+  for (const trait of traits) model.on(trait, stale);
+  const forget = watchTheme(() => board.paintTheme());
+  return () => {
+    for (const trait of traits) model.off(trait, stale);
+    forget();
+    board.close();
+  };
+}
+
+export default { render };

@@ -1,0 +1,254 @@
+"""What stays in the notebook: a picture of the curves and a table, without script.
+
+The picture is an SVG inside an ``<img>``: a sanitiser that refuses it leaves its
+alternative text, not the pieces of its labels. Its greys read on white and on black.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from html import escape
+
+import numpy as np
+
+from nbmn.dashboard import text
+from nbmn.dashboard.encoding import MAX_CHARTS, band, format_value
+from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
+from nbmn.dashboard.palette import LAMPS, NEUTRAL, rank_color
+
+__all__ = ["html", "plain", "svg"]
+
+_WIDTH, _HEIGHT, _GAP = 430, 250, 20
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 30, 38
+_TEXT = "#767676"
+
+
+def plain(snapshot: Snapshot) -> str:
+    """One paragraph of text."""
+    title = snapshot.title or "training"
+    parts = [f"{title}: {snapshot.status}", *_headline(snapshot)]
+    parts += [
+        f"{name} {format_value(name, mean)}"
+        for name, mean in zip(snapshot.names, snapshot.means, strict=True)
+    ]
+    if snapshot.samples:
+        parts.append(f"{text.rate(snapshot.average)} samples/s")
+    if snapshot.message:
+        parts.append(snapshot.message)
+    return ", ".join(parts)
+
+
+def html(snapshot: Snapshot) -> str:
+    """Heading, curves and table."""
+    title = escape(snapshot.title or "training")
+    color = LAMPS.get(snapshot.status, NEUTRAL)
+    mark = text.GLYPHS.get(snapshot.status, "")
+    parts = [
+        f"<div><b>{title}</b> &nbsp;"
+        f'<span style="color:{color}">{mark}</span> {escape(snapshot.status)} &nbsp; '
+        f'<span style="color:{_TEXT}">{escape(" · ".join(_headline(snapshot)))}</span></div>'
+    ]
+    if snapshot.message:
+        parts.append(f'<div style="color:{LAMPS["failed"]}">{escape(snapshot.message)}</div>')
+    drawn = snapshot.charts[:MAX_CHARTS]
+    if drawn:
+        data = base64.b64encode(svg(snapshot).encode()).decode()
+        names = ", ".join(chart.key for chart in drawn)
+        parts.append(
+            f'<img alt="Curves of {escape(names)} per rank" style="max-width:100%"'
+            f' src="data:image/svg+xml;base64,{data}">'
+        )
+    table = _table(snapshot)
+    if len(snapshot.ranks) > CROWD:
+        table = f"<details><summary>{_census(snapshot)}</summary>{table}</details>"
+    return "".join([*parts, table])
+
+
+def svg(snapshot: Snapshot) -> str:
+    """The charts, two in a row, as an SVG document with one path per rank and chart."""
+    charts = snapshot.charts[:MAX_CHARTS]
+    across = min(2, len(charts))
+    width = across * _WIDTH + (across - 1) * _GAP
+    height = math.ceil(len(charts) / 2) * _HEIGHT
+    panels = [
+        f'<g transform="translate({index % 2 * (_WIDTH + _GAP)},{index // 2 * _HEIGHT})">'
+        f"{_panel(chart, snapshot.ranks)}</g>"
+        for index, chart in enumerate(charts)
+    ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="system-ui,sans-serif" font-size="11" '
+        f'fill="{_TEXT}" stroke-linejoin="round">{"".join(panels)}</svg>'
+    )
+
+
+def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
+    curves = [chart.mean, *chart.others, *chart.ranks]
+    finite = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
+    bottom = 0.0 if chart.key == THROUGHPUT else float(finite.min(initial=math.inf))
+    top = float(finite.max(initial=-math.inf))
+    if not finite.size or not chart.x.size:
+        bottom, top = 0.0, 1.0
+    if top <= bottom:
+        bottom, top = bottom - 0.5, bottom + 0.5
+    start, stop = (float(chart.x[0]), float(chart.x[-1])) if chart.x.size else (0.0, 1.0)
+    if stop <= start:
+        start, stop = start - 1, start + 1
+    top += 0.05 * (top - bottom)
+    right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+
+    def across(x: np.ndarray) -> np.ndarray:
+        return _LEFT + (x - start) / (stop - start) * (right - _LEFT)
+
+    def up(y: np.ndarray) -> np.ndarray:
+        return floor - (y - bottom) / (top - bottom) * (floor - _TOP)
+
+    name = "samples/s per rank" if chart.key == THROUGHPUT and len(ranks) > 1 else chart.key
+    parts = [f'<text x="{_LEFT}" y="16" font-size="12" font-weight="600">{escape(name)}</text>']
+    for tick in _ticks(bottom, top):
+        y = float(up(np.float64(tick)))
+        parts.append(
+            f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="{NEUTRAL}" stroke-opacity=".2"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_label(tick)}</text>'
+        )
+    for tick in _ticks(start, stop):
+        x = float(across(np.float64(tick)))
+        parts.append(
+            f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{_label(tick)}</text>'
+        )
+    parts.append(f'<path d="M{_LEFT} {floor}H{right}" stroke="{NEUTRAL}" stroke-opacity=".5"/>')
+    middle = (_LEFT + right) / 2
+    parts.append(
+        f'<text x="{middle:.0f}" y="{floor + 32}" text-anchor="middle">'
+        f"{escape(chart.x_label)}</text>"
+    )
+    crowd = len(ranks) > CROWD
+    if crowd:
+        parts.append(_area(across, up, chart))
+    budget = 60 if crowd else 200
+    for rank, curve in zip(ranks, chart.ranks, strict=True):
+        color = rank_color(0 if crowd else rank)
+        style = 'stroke-opacity=".18"' if crowd else 'stroke-width="1.5" stroke-opacity=".85"'
+        parts.append(
+            f'<path id="{escape(chart.key)}-{rank}" d="{_line(across, up, chart.x, curve, budget)}"'
+            f' fill="none" stroke="{color}" {style}/>'
+        )
+    if len(ranks) > 1:
+        path = _line(across, up, chart.x, chart.mean, 200)
+        parts.append(f'<path d="{path}" fill="none" stroke="{NEUTRAL}" stroke-width="2.5"/>')
+    for curve in chart.others:
+        path = _line(across, up, chart.x, curve, 200)
+        parts.append(
+            f'<path d="{path}" fill="none" stroke="{NEUTRAL}" stroke-width="2"'
+            ' stroke-dasharray="6 4"/>'
+        )
+    return "".join(parts)
+
+
+def _line(across, up, x: np.ndarray, y: np.ndarray, budget: int) -> str:
+    """Path data of at most about ``budget`` points; extremes of each stretch are kept."""
+    x, y = _thin(x, y, budget)
+    parts, pen = [], "M"
+    for left, height in zip(across(x), up(y), strict=True):
+        if not math.isfinite(height):
+            pen = "M"
+            continue
+        parts.append(f"{pen}{left:.1f} {height:.1f}")
+        pen = "L"
+    if len(parts) == 1:
+        parts.append("h.1")
+    return "".join(parts)
+
+
+def _thin(x: np.ndarray, y: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    if len(x) <= budget:
+        return x, y
+    keep = {0, len(x) - 1}
+    for stretch in np.array_split(np.arange(len(x)), max(1, budget // 2)):
+        values = y[stretch]
+        if np.isfinite(values).any():
+            keep |= {int(stretch[np.nanargmin(values)]), int(stretch[np.nanargmax(values)])}
+        else:
+            keep.add(int(stretch[0]))
+    chosen = sorted(keep)
+    return x[chosen], y[chosen]
+
+
+def _area(across, up, chart: Chart) -> str:
+    low, high = band(chart.ranks)
+    known = np.isfinite(low) & np.isfinite(high)
+    if not known.any():
+        return ""
+    x, low, high = across(chart.x[known]), up(low[known]), up(high[known])
+    there = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, high, strict=True))
+    back = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x[::-1], low[::-1], strict=True))
+    return f'<path d="M{there}L{back}Z" fill="{rank_color(0)}" fill-opacity=".15"/>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About five round numbers between ``low`` and ``high``."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first = math.ceil(low / step)
+    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _label(value: float) -> str:
+    if abs(value) >= 1e4:
+        return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k"
+    return f"{value:.4g}"
+
+
+def _table(snapshot: Snapshot) -> str:
+    head = ["rank", "state", "iteration", *map(escape, snapshot.names)]
+    if snapshot.samples:
+        head.append("samples/s")
+    lines = ["".join(f'<th style="text-align:left">{cell}</th>' for cell in head)]
+    lines += [_table_row(snapshot, row) for row in snapshot.rows]
+    if len(snapshot.rows) > 1:
+        cells = ["all", "", ""]
+        cells += [format_value(n, m) for n, m in zip(snapshot.names, snapshot.means, strict=True)]
+        if snapshot.samples:
+            cells.append(text.rate(snapshot.rate))
+        lines.append("".join(f'<td style="text-align:left"><b>{cell}</b></td>' for cell in cells))
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _table_row(snapshot: Snapshot, row: RankRow) -> str:
+    crowd = len(snapshot.ranks) > CROWD
+    swatch = "" if crowd else f'<span style="color:{rank_color(row.rank)}">●</span> '
+    mark = f'<span style="color:{LAMPS[row.lamp.state]}">{text.GLYPHS[row.lamp.state]}</span>'
+    detail = f" {row.lamp.detail}" if row.lamp.detail else ""
+    cells = [f"{swatch}{row.rank}", f"{mark} {escape(row.lamp.state + detail)}"]
+    cells.append(text.count(row.iteration) if row.iteration else "–")
+    cells += [format_value(n, v) for n, v in zip(snapshot.names, row.values, strict=True)]
+    if snapshot.samples:
+        cells.append(text.rate(row.rate))
+    return "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells)
+
+
+def _census(snapshot: Snapshot) -> str:
+    """``62 ranks done, 1 failed (17), 1 silent (40)``."""
+    by_state: dict[str, list[int]] = {}
+    for row in snapshot.rows:
+        by_state.setdefault(row.lamp.state, []).append(row.rank)
+    parts = []
+    for state, ranks in sorted(by_state.items(), key=lambda item: -len(item[1])):
+        some = f" ({', '.join(map(str, ranks))})" if parts and len(ranks) <= 8 else ""
+        parts.append(f"{len(ranks)} {state}{some}")
+    return f"{len(snapshot.rows)} ranks: {', '.join(parts)}"
+
+
+def _headline(snapshot: Snapshot) -> list[str]:
+    progress = snapshot.progress
+    return text.headline(
+        progress.iteration,
+        progress.iterations,
+        progress.epoch,
+        progress.epochs,
+        progress.elapsed,
+        progress.eta,
+        snapshot.status == "running",
+    )

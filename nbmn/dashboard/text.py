@@ -1,0 +1,81 @@
+"""Numbers, times and states as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["GLYPHS", "count", "duration", "headline", "number", "rate"]
+
+GLYPHS = {
+    "starting": "…",
+    "idle": "○",
+    "running": "►",
+    "waiting": "‖",
+    "failed": "✕",
+    "silent": "?",
+    "done": "✓",
+    "interrupted": "■",
+}
+"""A shape per state, so that no one needs to tell colours apart."""
+
+
+def number(value: float) -> str:
+    """A reported value, in four significant digits: ``0.3071``, ``12.50``, ``1.2e-06``."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size and not 1e-4 <= size < 1e5:
+        return f"{value:.2e}"
+    return f"{value:.{max(0, 4 if size < 1 else 3 - int(math.log10(size)))}f}"
+
+
+def rate(value: float) -> str:
+    """Samples per second: ``3.14``, ``512``, ``12.3k``, ``1.05M``."""
+    if not math.isfinite(value):
+        return "–"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            scaled = value / (1e3 if unit == "k" else size)
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f}{unit}"
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def count(value: int) -> str:
+    """A whole number with thousands separated."""
+    return f"{value:,}"
+
+
+def duration(seconds: float) -> str:
+    """``0:07``, ``12:30``, ``3:05:00``, ``2 d 03:00``."""
+    whole = int(seconds + 0.5)
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour:02d}:{minute:02d}"
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def headline(
+    iteration: int,
+    iterations: int | None,
+    epoch: float | None,
+    epochs: float | None,
+    elapsed: float,
+    eta: float | None,
+    running: bool,
+) -> list[str]:
+    """The parts of the progress line."""
+    parts = []
+    if iteration or iterations:
+        of = f" of {count(iterations)}" if iterations else ""
+        parts.append(f"iteration {count(iteration)}{of}")
+    if epoch is not None or epochs:
+        of = f" of {epochs:g}" if epochs else ""
+        parts.append(f"epoch {epoch or 0:.1f}{of}")
+    parts.append(f"{duration(elapsed)} elapsed" if running else f"took {duration(elapsed)}")
+    if running and eta is not None:
+        parts.append(f"{duration(eta)} to go")
+    return parts

@@ -1,0 +1,58 @@
+"""The live half of a board: an anywidget around BokehJS, fed by the kernel only.
+
+Nothing flows from the page to the kernel. The page gets the whole window each
+time, so a frame that was skipped is never missed, and the kernel holds it all
+when a reloaded page asks for the state.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from pathlib import Path
+
+import anywidget
+import bokeh
+import ipywidgets
+import traitlets
+
+__all__ = ["BoardWidget", "BokehRuntime", "bokeh_runtime"]
+
+_STATIC = Path(__file__).parent / "static"
+
+
+class BokehRuntime(anywidget.AnyWidget):
+    """BokehJS itself, from the installed bokeh package: sent to a page once, not per board.
+
+    As a widget's state it reaches every front end, over the kernel's own
+    connection: no URL, no server extension, no internet.
+    """
+
+    _esm = "export default {}"
+    version = traitlets.Unicode().tag(sync=True)
+    source = traitlets.Bytes().tag(sync=True)
+    """The minified script, compressed with gzip (a quarter of 1.3 MB)."""
+
+
+@functools.cache
+def bokeh_runtime() -> BokehRuntime:
+    """The one runtime of this kernel."""
+    script = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+    return BokehRuntime(version=bokeh.__version__, source=gzip.compress(script.read_bytes(), 6))
+
+
+class BoardWidget(anywidget.AnyWidget):
+    """One board on the page.
+
+    Set several traits under ``hold_sync()``: they then arrive together.
+    """
+
+    _esm = _STATIC / "board.js"
+    _css = _STATIC / "board.css"
+    runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
+    figures = traitlets.Unicode("[]").tag(sync=True)
+    """From :func:`nbmn.dashboard.figures.encode_figures`; changes when a chart comes in."""
+    state = traitlets.Unicode("{}").tag(sync=True)
+    """From :func:`nbmn.dashboard.encoding.encode_state`."""
+    frame = traitlets.Bytes().tag(sync=True)
+    """From :func:`nbmn.dashboard.encoding.encode_frame`."""

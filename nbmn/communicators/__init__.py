@@ -1,1 +1,34 @@
-"""To be written."""
+"""Ranks talk: one public :class:`Communicator` over a backend.
+
+Bottom up: :mod:`~nbmn.communicators.waiting` (the one way to wait),
+:mod:`~nbmn.communicators.link` (an MPI communicator that can be replaced),
+:mod:`~nbmn.communicators.world` (all links, and their renewal),
+:mod:`~nbmn.communicators.transport` and :mod:`~nbmn.communicators.objects` (bytes, arrays,
+objects), :mod:`~nbmn.communicators.agreement` (checks that all ranks share),
+:mod:`~nbmn.communicators.models` (values and gradients), and the communicator.
+"""
+
+from nbmn.communicators.activity import Activity
+from nbmn.communicators.communicator import Communicator
+from nbmn.communicators.errors import (
+    BrokenCommunicatorError,
+    CollectiveTimeoutError,
+    CommunicatorError,
+    MismatchError,
+    RemoteRankError,
+)
+from nbmn.communicators.factory import create_communicator
+from nbmn.communicators.world import World, world
+
+__all__ = [
+    "Activity",
+    "BrokenCommunicatorError",
+    "CollectiveTimeoutError",
+    "Communicator",
+    "CommunicatorError",
+    "MismatchError",
+    "RemoteRankError",
+    "World",
+    "create_communicator",
+    "world",
+]

@@ -1,0 +1,102 @@
+"""Ranks agree on what they are about to do before anyone does it.
+
+A check that fails on one rank only would leave the others waiting. So every rank
+votes, 32 bytes in one small all-reduce; only if the vote is not unanimous do the ranks
+tell each other their statements, and all of them raise the same error.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from nbmn.communicators import objects, transport
+from nbmn.communicators.errors import MismatchError, RemoteRankError
+from nbmn.communicators.link import Link, Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the ranks voted."""
+
+    unanimous: bool
+    """All made the same statement."""
+    failed: bool
+    """Some rank cannot go on."""
+    flagged: bool
+    """Some rank raised its flag."""
+
+
+class Vote:
+    """A vote under way; the caller may work until it asks for the outcome."""
+
+    __slots__ = ("_link", "_pending", "_values")
+
+    def __init__(
+        self, link: Link, statement: Hashable, *, failed: bool = False, flag: bool = False
+    ) -> None:
+        word = digest(statement)
+        self._link = link
+        # The maximum of a word and of its complement are complements of each other
+        # only if all ranks have the same word.
+        self._values = np.array([word, ~word & _ALL_ONES, failed, flag], np.uint64)
+        self._pending: Pending = transport.start_max(link, self._values)
+
+    def outcome(self) -> Outcome:
+        """Wait for the other ranks' votes."""
+        self._link.finish(self._pending)
+        word, complement, failed, flag = self._values.tolist()
+        return Outcome(word == ~complement & _ALL_ONES, bool(failed), bool(flag))
+
+
+_ALL_ONES = 2**64 - 1
+
+
+@functools.lru_cache(maxsize=128)
+def digest(statement: Hashable) -> int:
+    """Return 64 bits that are the same for the same statement in every process."""
+    return int.from_bytes(hashlib.blake2b(repr(statement).encode(), digest_size=8).digest())
+
+
+def agree(
+    link: Link, operation: str, statement: Hashable = None, error: Exception | None = None
+) -> None:
+    """Return if no rank has an error and all make the same statement; collective.
+
+    Raises
+    ------
+    MismatchError
+        On all ranks: the statements differ.
+    Exception
+        On all ranks: the error of the lowest rank that has one, if its type is a
+        built-in one, otherwise RemoteRankError.
+    """
+    outcome = Vote(link, (operation, statement), failed=error is not None).outcome()
+    if outcome.failed:
+        raise_together(link, operation, error)
+    if not outcome.unanimous:
+        raise_mismatch(link, operation, f"{operation} {statement}")
+
+
+def raise_together(link: Link, operation: str, error: Exception | None) -> None:
+    """Raise on all ranks the error of the lowest rank that has one; collective."""
+    mine = None if error is None else (type(error).__name__, str(error))
+    reports = objects.allgather(link, mine)
+    rank, (name, text) = next((r, report) for r, report in enumerate(reports) if report)
+    kind = getattr(builtins, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, (TypeError, ValueError, RuntimeError))):
+        kind = MismatchError if name == "MismatchError" else RemoteRankError
+    message = f"{operation}: on rank {rank}: {text}"
+    raise kind(message) from error
+
+
+def raise_mismatch(link: Link, operation: str, statement: str) -> None:
+    """Raise on all ranks an error that shows each rank's statement; collective."""
+    statements = objects.allgather(link, statement)
+    lines = "\n".join(f"  rank {rank}: {text}" for rank, text in enumerate(statements))
+    raise MismatchError(f"{operation}: the ranks do not agree:\n{lines}")

@@ -1,0 +1,194 @@
+"""Broadcasts a model's values and averages its gradients over the ranks of a link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from nbmn.communicators import objects
+from nbmn.communicators.agreement import Vote, raise_together
+from nbmn.communicators.backend import Backend
+from nbmn.communicators.errors import MismatchError
+from nbmn.communicators.link import Link
+from nbmn.communicators.parameters import (
+    Entry,
+    Packing,
+    Table,
+    check_together,
+    data_table,
+    grad_table,
+    known_somewhere,
+    named,
+    pack_data,
+    pack_grads,
+    plan_packing,
+    uninitialized_somewhere,
+    union,
+    unpack_data,
+    unpack_mean,
+)
+
+if TYPE_CHECKING:
+    from chainer import Link as Model
+    from chainer import Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which ranks' gradients count in a mean."""
+
+    counts: bool
+    """This rank's does."""
+    total: int
+    """How many ranks' do; the divisor."""
+
+
+class Averaged(Enum):
+    """What came of an attempt to average."""
+
+    DONE = "done"
+    STALE = "stale"
+    """Some rank found its parameters changed: nothing was averaged."""
+
+
+def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool:
+    """Give all ranks the root's values; collective.
+
+    A parameter that is not initialised at the root comes from the lowest rank that has
+    initialised it; one that no rank has initialised stays so.
+
+    Returns
+    -------
+    Whether a value that this rank had was replaced by a different one.
+    """
+    params, table, error = [], (), None
+    try:
+        params = named(model)
+        table = data_table(params)
+    except (AttributeError, TypeError) as caught:
+        error = caught
+    vote = Vote(link, ("bcast_data", table), failed=error is not None)
+    outcome = vote.outcome()
+    if outcome.failed:
+        raise_together(link, "bcast_data", error)
+    if outcome.unanimous:
+        packings = plan_packing(params, table, summed=False)
+        return bool(_broadcast_from(link, backend, root, packings))
+
+    tables: list[Table] = objects.allgather(link, table)
+    check_together(tables)
+    known = known_somewhere(tables)
+    for (_, param), entry in zip(params, known, strict=True):
+        if entry.shape is not None and param.array is None:
+            param.initialize(entry.shape)
+    had = {id(param) for (_, param), entry in zip(params, table, strict=True) if entry.present}
+    sources = [_source(entries, root) for entries in zip(*tables, strict=True)]
+    changed = False
+    for source in sorted({rank for rank in sources if rank is not None}):
+        chosen = [i for i, rank in enumerate(sources) if rank == source]
+        packings = plan_packing(
+            [params[i] for i in chosen], tuple(known[i] for i in chosen), summed=False
+        )
+        replaced = _broadcast_from(link, backend, source, packings)
+        changed |= any(id(param) in had for param in replaced)
+    return changed
+
+
+def average(
+    link: Link,
+    backend: Backend,
+    model: Model,
+    zero_fill: bool,
+    *,
+    stale: bool = False,
+    share: Share | None = None,
+    lenient: bool = False,
+) -> Averaged:
+    """Replace gradients by their means over ranks; collective.
+
+    Parameters
+    ----------
+    zero_fill
+        Give parameters that no rank has a gradient of a zero gradient. Without it
+        they are left alone; a gradient that only some ranks have counts as
+        zero on the others either way, and all ranks get the mean.
+    stale
+        Call the averaging off, on all ranks.
+    share
+        Whose gradients count; by default all ranks'.
+    lenient
+        Call it off, instead of raising, where the ranks' parameters differ in being
+        initialised.
+    """
+    share = share or Share(True, link.size)
+    params, table, packings, error = [], (), [], None
+    try:
+        params = named(model)
+        table = grad_table(params, zero_fill)
+        packings = plan_packing(params, table, summed=True)
+    except (AttributeError, TypeError) as caught:
+        error = caught
+    statement = ("multi_node_mean_grad", zero_fill, table)
+    vote = Vote(link, statement, failed=error is not None, flag=stale)
+    # The first buffer is packed while the votes travel.
+    first = pack_grads(backend, packings[0]) if packings and share.counts else None
+    outcome = vote.outcome()
+    if outcome.failed:
+        raise_together(link, "multi_node_mean_grad", error)
+    if not outcome.unanimous:
+        first = None
+        said = objects.allgather(link, (zero_fill, table))
+        tables = [theirs for _, theirs in said]
+        check_together(tables)
+        if len({fill for fill, _ in said}) > 1:
+            raise MismatchError("multi_node_mean_grad: zero_fill differs between ranks")
+        odd = uninitialized_somewhere(tables)
+        if odd and lenient:
+            return Averaged.STALE
+        if odd:
+            raise MismatchError(
+                f"parameters initialised on some ranks only: {', '.join(odd)}; "
+                "call bcast_data(model) on all ranks first"
+            )
+        packings = plan_packing(params, union(tables), summed=True)
+    if outcome.flagged:
+        return Averaged.STALE
+    for packing in packings:
+        if share.counts:
+            buffer = pack_grads(backend, packing) if first is None else first
+        else:
+            buffer = backend.buffer(packing.dtype, packing.size)
+            buffer.fill(0)
+        first = None
+        backend.sum(buffer)
+        unpack_mean(buffer, packing, share.total)
+    return Averaged.DONE
+
+
+def count_ranks(link: Link, counts: bool) -> Share:
+    """Tell all ranks how many of them count; collective."""
+    flags = objects.allgather(link, counts)
+    return Share(counts, sum(flags))
+
+
+def _broadcast_from(
+    link: Link, backend: Backend, source: int, packings: list[Packing]
+) -> list[Parameter]:
+    changed: list[Parameter] = []
+    for packing in packings:
+        if link.rank == source:
+            buffer = pack_data(backend, packing)
+        else:
+            buffer = backend.buffer(packing.dtype, packing.size)
+        backend.bcast(buffer, source)
+        if link.rank != source:
+            changed += unpack_data(buffer, packing)
+    return changed
+
+
+def _source(entries: Sequence[Entry], root: int) -> int | None:
+    if entries[root].shape is not None:
+        return root
+    return next((r for r, entry in enumerate(entries) if entry.shape is not None), None)

@@ -1,0 +1,215 @@
+"""The parameters of a model as a table that ranks can compare, and as flat buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nbmn.communicators.arrays import on_device, summing_dtype, to_host
+from nbmn.communicators.backend import Backend
+from nbmn.communicators.errors import MismatchError
+
+if TYPE_CHECKING:
+    from chainer import Link as Model
+    from chainer import Parameter
+
+
+class Entry(NamedTuple):
+    """One parameter, in what must be alike on all ranks."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    """None until it is initialised."""
+    dtype: str
+    present: bool
+    """This rank has a value to contribute."""
+
+
+Table = tuple[Entry, ...]
+
+
+def named(model: Model) -> list[tuple[str, Parameter]]:
+    """Return the parameters of a model in the order in which all ranks pack them."""
+    return sorted(model.namedparams(), key=lambda item: item[0])
+
+
+def data_table(params: Sequence[tuple[str, Parameter]]) -> Table:
+    """Describe the values of parameters."""
+    return tuple(
+        Entry(name, None, "", False)
+        if (array := param.array) is None
+        else Entry(name, array.shape, array.dtype.str, True)
+        for name, param in params
+    )
+
+
+def grad_table(params: Sequence[tuple[str, Parameter]], zero_fill: bool) -> Table:
+    """Describe the gradients; one that is None counts as present if it is to be filled."""
+    return tuple(
+        Entry(name, None, "", False)
+        if (array := param.array) is None
+        else Entry(name, array.shape, array.dtype.str, zero_fill or param.grad is not None)
+        for name, param in params
+    )
+
+
+def check_together(tables: Sequence[Table]) -> None:
+    """Raise MismatchError if two ranks hold different parameters under one name."""
+    names = [[entry.name for entry in table] for table in tables]
+    for rank, theirs in enumerate(names):
+        if theirs != names[0]:
+            odd = sorted(set(theirs) ^ set(names[0]))
+            raise MismatchError(
+                f"the model on rank {rank} has other parameters than on rank 0: "
+                f"{', '.join(odd) or 'the same in another order'}"
+            )
+    for entries in zip(*tables, strict=True):
+        kinds = {(e.shape, e.dtype): r for r, e in enumerate(entries) if e.shape is not None}
+        if len(kinds) > 1:
+            told = "; ".join(f"rank {r}: {s} {np.dtype(d)}" for (s, d), r in kinds.items())
+            raise MismatchError(f"parameter {entries[0].name} differs between ranks ({told})")
+
+
+def uninitialized_somewhere(tables: Sequence[Table]) -> list[str]:
+    """Return the names of parameters that some ranks have initialised and others not."""
+    return [
+        entries[0].name
+        for entries in zip(*tables, strict=True)
+        if len({entry.shape is None for entry in entries}) > 1
+    ]
+
+
+def union(tables: Sequence[Table]) -> Table:
+    """Return the table of what is present on any rank, given tables that fit together."""
+    return tuple(
+        entries[0]._replace(present=any(entry.present for entry in entries))
+        for entries in zip(*tables, strict=True)
+    )
+
+
+def known_somewhere(tables: Sequence[Table]) -> Table:
+    """Return, for each parameter, the entry of the first rank that has initialised it."""
+    return tuple(
+        next((entry for entry in entries if entry.shape is not None), entries[0])
+        for entries in zip(*tables, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a parameter lies in a flat buffer."""
+
+    param: Parameter
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Parameters that travel in one buffer."""
+
+    dtype: np.dtype
+    size: int
+    spans: tuple[Span, ...]
+
+
+def plan_packing(
+    params: Sequence[tuple[str, Parameter]], table: Table, *, summed: bool
+) -> list[Packing]:
+    """Lay out the present parameters, one buffer per dtype; equal on all ranks.
+
+    ``summed`` widens dtypes to what can be summed (float16 travels as float32).
+    """
+    spans: dict[np.dtype, list[Span]] = {}
+    for (_, param), entry in zip(params, table, strict=True):
+        if entry.present and entry.shape is not None:
+            dtype = np.dtype(entry.dtype)
+            row = spans.setdefault(summing_dtype(dtype) if summed else dtype, [])
+            begin = row[-1].end if row else 0
+            row.append(Span(param, entry.shape, begin, begin + prod(entry.shape)))
+    return [
+        Packing(dtype, spans[dtype][-1].end, tuple(spans[dtype]))
+        for dtype in sorted(spans, key=lambda dtype: dtype.str)
+    ]
+
+
+def pack_grads(backend: Backend, packing: Packing) -> np.ndarray:
+    """Copy gradients into a buffer of the backend; zeros where there is none."""
+    buffer = backend.buffer(packing.dtype, packing.size)
+    for span in packing.spans:
+        place = buffer[span.begin : span.end]
+        grad = span.param.grad
+        if grad is None:
+            place.fill(0)
+        else:
+            np.copyto(place.reshape(span.shape), to_host(grad))
+    return buffer
+
+
+def unpack_mean(buffer: np.ndarray, packing: Packing, count: int) -> None:
+    """Set each gradient to its part of ``buffer`` divided by ``count``."""
+    written: set[int] = set()
+    for span in packing.spans:
+        mean = buffer[span.begin : span.end].reshape(span.shape)
+        param = span.param
+        grad = param.grad
+        # Chainer lets gradients share memory (of an addition, both operands get the same
+        # array) and be read-only views (of a sum): those must not be written to.
+        if (
+            type(grad) is np.ndarray
+            and grad.flags.owndata
+            and grad.flags.writeable
+            and id(grad) not in written
+        ):
+            np.divide(mean, count, out=grad, casting="same_kind")
+            written.add(id(grad))
+        else:
+            divided = np.divide(mean, count).astype(param.dtype, copy=False)
+            param.grad = _beside(param, divided)
+            if type(param.grad) is np.ndarray:
+                written.add(id(param.grad))
+
+
+def pack_data(backend: Backend, packing: Packing) -> np.ndarray:
+    """Copy values into a buffer of the backend."""
+    buffer = backend.buffer(packing.dtype, packing.size)
+    for span in packing.spans:
+        np.copyto(buffer[span.begin : span.end].reshape(span.shape), to_host(span.param.array))
+    return buffer
+
+
+def unpack_data(buffer: np.ndarray, packing: Packing) -> list[Parameter]:
+    """Set each value to its part of ``buffer``; return the parameters that it changed."""
+    changed = []
+    for span in packing.spans:
+        fresh = buffer[span.begin : span.end].reshape(span.shape)
+        param = span.param
+        array = param.array
+        if _same_bits(fresh, to_host(array)):
+            continue
+        changed.append(param)
+        if type(array) is np.ndarray and array.flags.writeable:
+            np.copyto(array, fresh, casting="same_kind")
+        else:
+            param.array = _beside(param, fresh.copy())
+    return changed
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    # NaN is equal to itself here, and 0.0 differs from -0.0.
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def _beside(param: Parameter, values: np.ndarray) -> Any:
+    """Return ``values`` on the device of ``param``."""
+    if on_device(param.array):
+        from nbmn.communicators.arrays import to_device
+
+        with param.array.device:
+            return to_device(values)
+    return values

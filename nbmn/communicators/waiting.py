@@ -1,0 +1,60 @@
+"""The one way to wait for the other ranks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from nbmn.communicators.errors import CollectiveTimeoutError
+
+SPIN = 50e-6
+YIELD = 300e-6
+SHORTEST_PAUSE = 20e-6
+LONGEST_PAUSE = 5e-3
+MOVED_DATA = 5e-6
+
+
+def wait(
+    test: Callable[[], bool], timeout: float | None = None, what: str = "the other ranks"
+) -> None:
+    """Call ``test`` until it returns true; local.
+
+    Spins for a moment, then yields the core, then sleeps, for an eighth of the time
+    already waited, 5 ms at most: short waits end at once, long ones leave the core
+    to the rank that everyone waits for.
+
+    Parameters
+    ----------
+    test
+        Makes progress and says whether the operation is complete (``Request.Test``).
+    timeout
+        Seconds after which to give up; None waits for ever.
+    what
+        What is waited for, for the error message.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        SIGINT arrived; it is seen at once.
+    CollectiveTimeoutError
+        ``timeout`` seconds went by.
+    """
+    if test():
+        return
+    clock = time.monotonic
+    begin = idle_since = before = clock()
+    while not test():
+        now = clock()
+        if now - before > MOVED_DATA:
+            # MPI moves large messages inside test(), a piece per call: sleeping
+            # between pieces would throttle the transfer.
+            idle_since = now
+        if timeout is not None and now - begin > timeout:
+            raise CollectiveTimeoutError(f"waited {timeout:g} s for {what}")
+        idle = now - idle_since
+        if idle > YIELD:
+            time.sleep(min(max(idle / 8, SHORTEST_PAUSE), LONGEST_PAUSE))
+        elif idle > SPIN:
+            os.sched_yield()
+        before = clock()

@@ -7,6 +7,7 @@ of Chainer in any Python of the environment, so it imports nothing that costs ti
 from __future__ import annotations
 
 import sys
+import warnings
 
 
 class ChainerFinder:
@@ -23,7 +24,21 @@ class ChainerFinder:
 
 
 def install() -> ChainerFinder:
-    """Install the finder, once; return the one that is installed (local)."""
+    """Install the finder, once; return the one that is installed (local).
+
+    Warns
+    -----
+    RuntimeWarning
+        Chainer is loaded already, without the repairs.
+    """
+    chainer = sys.modules.get("chainer")
+    if chainer is not None and not hasattr(chainer, "_repaired_by_nbmn"):
+        warnings.warn(
+            "Chainer was imported before nbmn could repair it: some of its results are wrong "
+            "on this NumPy. Restart Python (or the kernel), and import nbmn first.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     for position, finder in enumerate(sys.meta_path):
         if isinstance(finder, ChainerFinder):
             return finder

@@ -68,6 +68,7 @@ def _execute_package(loader: Any, module: ModuleType) -> None:
     # A first import that failed leaves its submodules behind, some of them half
     # initialised: the next one must not find them.
     _drop_submodules()
+    module._repaired_by_nbmn = True
     try:
         with deferred.imports():
             loader.exec_module(module)

@@ -11,6 +11,9 @@ from types import ModuleType
 
 from nbmn.compat.repair import Repair, StandIn
 
+_GRACE = 1.0
+"""Seconds that workers get at exit to end the examples they are at."""
+
 
 class _Thread(threading.Thread):
     def setDaemon(self, daemonic: bool) -> None:
@@ -42,12 +45,17 @@ def _living() -> weakref.WeakSet:
 
 
 def _finalize(living: weakref.WeakSet) -> None:
+    loops = [it._prefetch_loop for it in living if it._prefetch_loop is not None]
+    for loop in loops:
+        loop._comm.terminate()
+        loop._terminating = True
+    for loop in loops:
+        if loop._thread is not None:
+            loop._thread.join(_GRACE)
+            if loop._thread.is_alive():
+                # An example is still being made, maybe for ever.
+                loop._pool.terminate()
     for iterator in list(living):
-        loop = iterator._prefetch_loop
-        if loop is not None and loop._pool is not None:
-            # An orderly end would wait for examples still being made, maybe for ever.
-            iterator._comm.terminate()
-            loop._pool.terminate()
         iterator.finalize()
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
-from nbmn.compat.repair import Repair, StandIn
+from nbmn.compat.repair import Repair, StandIn, seeing
 
 _SCTYPES = {
     "int": [np.int8, np.int16, np.int32, np.int64],
@@ -34,11 +34,14 @@ def _sctypes_lent() -> Iterator[None]:
 
 
 def _as_strided(module: ModuleType) -> None:
-    module.np = StandIn(np, sctypes=_SCTYPES)
+    gradient = module.AsStridedGrad
+    gradient.forward = seeing(gradient.forward, np=StandIn(np, sctypes=_SCTYPES))
 
 
 def _resize_images(module: ModuleType) -> None:
-    module.numpy = StandIn(np, float=float)
+    module.compute_indices_and_weights = seeing(
+        module.compute_indices_and_weights, numpy=StandIn(np, float=float)
+    )
 
 
 def _categorical(module: ModuleType) -> None:
@@ -46,14 +49,17 @@ def _categorical(module: ModuleType) -> None:
     def meshgrid(*axes, **options):
         return list(np.meshgrid(*axes, **options))
 
-    module.numpy = StandIn(np, meshgrid=meshgrid)
+    categorical = module.Categorical
+    categorical.log_prob = seeing(categorical.log_prob, numpy=StandIn(np, meshgrid=meshgrid))
 
 
 def _convert(module: ModuleType) -> None:
     def maximum(x1, x2, out=None):
         return np.maximum(x1, x2, out=out)
 
-    module.numpy = StandIn(np, maximum=maximum)
+    module._concat_arrays_with_padding = seeing(
+        module._concat_arrays_with_padding, numpy=StandIn(np, maximum=maximum)
+    )
 
 
 def _fix(module: ModuleType) -> None:

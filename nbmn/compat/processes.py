@@ -9,7 +9,7 @@ import threading
 import weakref
 from types import ModuleType
 
-from nbmn.compat.repair import Repair, StandIn
+from nbmn.compat.repair import Repair, StandIn, seeing
 
 _GRACE = 1.0
 """Seconds that workers get at exit to end the examples they are at."""
@@ -28,7 +28,7 @@ def start_worker(dataset, mem_size, mem_bulk) -> None:
     """
     from chainer.iterators import multiprocess_iterator
 
-    multiprocess_iterator._nbmn_fetch_setup(dataset, mem_size, mem_bulk)
+    multiprocess_iterator._fetch_setup(dataset, mem_size, mem_bulk)
 
 
 @functools.cache
@@ -60,9 +60,12 @@ def _finalize(living: weakref.WeakSet) -> None:
 
 
 def _multiprocess_iterator(module: ModuleType) -> None:
-    module.threading = StandIn(threading, Thread=_Thread)
-    module._nbmn_fetch_setup = module._fetch_setup
-    module._fetch_setup = start_worker
+    loop = module._PrefetchLoop
+    loop.launch_thread = seeing(
+        loop.launch_thread,
+        threading=StandIn(threading, Thread=_Thread),
+        _fetch_setup=start_worker,
+    )
 
     original = module.MultiprocessIterator._initialize_loop
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,32 @@ class Repair:
 
 
 class StandIn(ModuleType):
-    """A module seen by one Chainer file, with some of its names replaced.
+    """A module as one function of Chainer sees it, with some of its names replaced.
 
     Everything else is looked up in the original when asked for, so the original
     stays as it is for everybody else.
     """
 
     def __init__(self, original: ModuleType, **names: object) -> None:
-        super().__init__(original.__name__, f"{original.__name__} as one file of Chainer sees it")
+        super().__init__(original.__name__, f"{original.__name__} as Chainer sees it")
         self.__dict__.update(names, _original=original)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._original, name)
+
+
+def seeing(function: FunctionType, **names: object) -> FunctionType:
+    """Return `function` with some of its global names standing for something else.
+
+    Only this function sees them, so that its module's other code can still ask
+    whether an array module ``is numpy``.
+    """
+    altered = FunctionType(
+        function.__code__,
+        {**function.__globals__, **names},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    altered.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(altered, function)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmn.communicators import models, objects, transport
+from nbmn.communicators import models, objects, scattering, transport
 from nbmn.communicators.activity import collective
 from nbmn.communicators.agreement import Vote, agree
 from nbmn.communicators.arrays import is_array, on_device, summing_dtype, to_device, to_host
@@ -258,6 +259,68 @@ class Communicator:
     def allreduce_grad(self, model: Model, zero_fill: bool = False) -> None:
         """The older name of :meth:`multi_node_mean_grad`."""
         self.multi_node_mean_grad(model, zero_fill)
+
+    @collective
+    def replace_data(self, model: Model) -> bool:
+        """Like :meth:`bcast_data`; return whether a value this rank had was a different one."""
+        return models.broadcast(self._link, self._backend, model)
+
+    @collective
+    def average_gradients(
+        self,
+        model: Model,
+        zero_fill: bool,
+        *,
+        stale: bool = False,
+        share: models.Share | None = None,
+    ) -> models.Averaged:
+        """Like :meth:`multi_node_mean_grad`, for optimizers.
+
+        Parameters
+        ----------
+        stale
+            This rank's parameters are not those that were last broadcast: nothing is averaged on
+            any rank, and STALE returned on all.
+        share
+            Whose gradients count; None for all ranks'.
+        """
+        return models.average(
+            self._link, self._backend, model, zero_fill, stale=stale, share=share, lenient=True
+        )
+
+    @collective
+    def count_ranks(self, counts: bool) -> models.Share:
+        """Return on how many ranks ``counts`` is true."""
+        return models.count_ranks(self._link, counts)
+
+    @collective
+    def scatter_parts(
+        self,
+        operation: str,
+        make: Callable[[], Sequence[Callable[[], Any]]],
+        root: int = 0,
+        max_buf_len: int = CHUNK,
+        remedy: str = "",
+    ) -> Any:
+        """Return this rank's part of what the root makes.
+
+        Parameters
+        ----------
+        operation
+            Its name in errors.
+        make
+            Called at the root; returns one function per rank, each of which makes a part.
+        max_buf_len
+            Longest single message in bytes.
+        remedy
+            What the error says to do about a part that cannot be pickled.
+
+        Raises
+        ------
+        Exception
+            On all ranks: the root cannot make a part, or it cannot be pickled.
+        """
+        return scattering.scatter(self._link, operation, make, root, max_buf_len, remedy)
 
     @collective
     def agree(self, operation: str, statement: Any = None, error: Exception | None = None) -> None:

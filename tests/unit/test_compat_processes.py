@@ -1,0 +1,129 @@
+"""MultiprocessIterator: right batches from every kind of process, and an end."""
+
+import subprocess
+import sys
+
+import pytest
+
+DATASET = """
+import nbmn
+import chainer, numpy as np
+
+class Squares(chainer.dataset.DatasetMixin):
+    def __len__(self):
+        return 12
+
+    def get_example(self, i):
+        return np.full(5, i * i, "f"), i
+"""
+
+LOADS = (
+    DATASET
+    + """
+if __name__ == "__main__":
+    import multiprocessing, warnings
+    warnings.simplefilter("error", DeprecationWarning)
+    multiprocessing.set_start_method("{method}")
+    iterator = chainer.iterators.MultiprocessIterator(
+        Squares(), 4, shuffle=False, n_processes=2
+    )
+    for batch in range(6):  # two epochs, the first batch measured in this process
+        for place, (square, i) in enumerate(iterator.next()):
+            assert i == (4 * batch + place) % 12, i
+            assert square.dtype == np.float32 and (square == i * i).all(), square
+    assert iterator.epoch == 2
+    {end}
+    print("done")
+"""
+)
+
+
+def run_file(path, source, timeout=45):
+    path.write_text(source)
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_load_the_right_batches(tmp_path, method):
+    source = LOADS.format(method=method, end="iterator.finalize()")
+    assert run_file(tmp_path / "loads.py", source) == ["done"]
+
+
+def test_process_ends_with_an_iterator_left_open(tmp_path):
+    assert run_file(tmp_path / "open.py", LOADS.format(method="fork", end="")) == ["done"]
+
+
+def test_process_ends_with_a_worker_that_is_stuck(tmp_path):
+    source = """
+import threading
+import nbmn, chainer
+
+class Stuck(chainer.dataset.DatasetMixin):
+    def __len__(self):
+        return 4
+
+    def get_example(self, i):
+        if i >= 2:
+            threading.Event().wait()
+        return i
+
+if __name__ == "__main__":
+    iterator = chainer.iterators.MultiprocessIterator(
+        Stuck(), 2, shuffle=False, n_processes=2, shared_mem=64
+    )
+    print(*iterator.next())
+"""
+    assert run_file(tmp_path / "stuck.py", source) == ["0", "1"]
+
+
+def test_forked_child_does_not_end_its_parents_iterators(tmp_path):
+    source = (
+        DATASET
+        + """
+def child():
+    from nbmn.compat import processes
+    assert not processes._living()
+    own = chainer.iterators.MultiprocessIterator(Squares(), 4, n_processes=1)
+    assert list(processes._living()) == [own]
+
+if __name__ == "__main__":
+    import multiprocessing
+    iterator = chainer.iterators.MultiprocessIterator(Squares(), 4, shuffle=False, n_processes=2)
+    iterator.next()
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    got = [i for _ in range(5) for _, i in iterator.next()]
+    assert got == [4, 5, 6, 7, 8, 9, 10, 11] + list(range(12)), got
+    print("done")
+"""
+    )
+    assert run_file(tmp_path / "forks.py", source) == ["done"]
+
+
+def test_spawned_worker_function_brings_the_repairs():
+    """Unpickled in a process without a startup file, it must come before Chainer."""
+    import pickle
+
+    from nbmn.compat.processes import start_worker
+
+    code = """
+import pickle, sys
+sys.meta_path[:] = [f for f in sys.meta_path if not hasattr(f, "gives_way_to_nbmn")]
+pickle.loads(bytes.fromhex(sys.argv[1]))
+import chainer
+chainer.Variable
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, pickle.dumps(start_worker).hex()],
+        capture_output=True,
+        text=True,
+        timeout=45,
+    )
+    assert done.returncode == 0, done.stderr

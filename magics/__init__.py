@@ -1,1 +1,18 @@
-"""Magics."""
+"""The ``%mn`` magics. Thin: read a line, call the library, show the result."""
+
+from __future__ import annotations
+
+from IPython.core.interactiveshell import InteractiveShell
+from nbmn.magics.cells import CellMagics
+from nbmn.magics.cluster import ClusterMagics
+from nbmn.magics.context import Context
+from nbmn.magics.train import TrainMagics
+from nbmn.magics.transfer import TransferMagics
+
+
+def register(shell: InteractiveShell) -> None:
+    """Register all magics. Running ranks survive a reload of the extension."""
+    known = shell.magics_manager.registry.get(ClusterMagics.__name__)
+    context = known.context if known is not None else Context(shell)
+    for magics in (ClusterMagics, CellMagics, TransferMagics, TrainMagics):
+        shell.register_magics(magics(shell, context))

@@ -1,1 +1,15 @@
-"""To be written."""
+"""The notebook side: start, run, watch and stop ranks, on ipyparallel."""
+
+from nbmn.cluster.errors import ClusterError, NoRanksError, RanksFailed, StartError
+from nbmn.cluster.launch import Plan
+from nbmn.cluster.session import Session, start
+
+__all__ = [
+    "ClusterError",
+    "NoRanksError",
+    "Plan",
+    "RanksFailed",
+    "Session",
+    "StartError",
+    "start",
+]

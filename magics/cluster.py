@@ -1,0 +1,96 @@
+"""``%mn_start``, ``%mn_status``, ``%mn_restart``, ``%mn_stop``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+
+from IPython.core.magic import line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from nbmn.magics.context import ContextMagics, show
+
+from nbmn.cluster import ClusterError, Plan, Session, start
+from nbmn.cluster.launch import default_ranks
+from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
+
+NEXT = """\
+%%mn              run a cell on all ranks (%%mn 0 on rank 0, %%mn 1: on the others)
+%mn_push model    send a variable to the ranks
+%mn_stop          end the ranks"""
+
+
+@magics_class
+class ClusterMagics(ContextMagics):
+    """Start and stop ranks."""
+
+    @magic_arguments()
+    @argument("ranks", nargs="?", type=int, help="how many; bare: one per GPU, or one per core")
+    @argument("--restart", action="store_true", help="stop the ranks that run, if any, first")
+    @argument("--share-gpus", action="store_true", help="allow several ranks on one GPU")
+    @argument("--threads", type=int, default=1, help="BLAS threads per rank (default 1)")
+    @argument(
+        "--timeout", type=float, default=120.0, help="seconds without progress to give up after"
+    )
+    @line_magic
+    def mn_start(self, line: str) -> None:
+        """Start MPI ranks; returns when the next cell will work on them."""
+        args = parse_argstring(self.mn_start, line)
+        plan = Plan(
+            default_ranks() if args.ranks is None else args.ranks,
+            args.threads,
+            args.share_gpus,
+            args.timeout,
+        )
+        session = self.context.session
+        if session is not None and session.death() is not None:
+            self.context.stop()  # what is left of ranks that died
+        elif session is not None and not args.restart:
+            if args.ranks not in (None, session.size):
+                raise ClusterError(
+                    f"{session.size} ranks are running already; %mn_start {args.ranks} --restart "
+                    "replaces them (their variables are lost)"
+                )
+            self._introduce(session, "already running")
+            return
+        self._start(plan)
+
+    @magic_arguments()
+    @argument("ranks", nargs="?", type=int, help="how many; bare: as many as before")
+    @line_magic
+    def mn_restart(self, line: str) -> None:
+        """Stop the ranks and start new ones; variables on the ranks are lost."""
+        args = parse_argstring(self.mn_restart, line)
+        session = self.context.session
+        plan = session.plan if session is not None else Plan(default_ranks())
+        self._start(plan if args.ranks is None else replace(plan, ranks=args.ranks))
+
+    @line_magic
+    def mn_status(self, line: str) -> None:
+        """Show every rank and what it does now."""
+        session = self.context.require_session()
+        title = f"{session.size} ranks, {session.ranks[0].mpi}"
+        show(status_table(title, session.ranks, session.listener.beats, time.monotonic()))
+
+    @line_magic
+    def mn_stop(self, line: str) -> None:
+        """End the ranks and their processes."""
+        print("ranks stopped" if self.context.stop() else "no ranks were running")
+
+    def _start(self, plan: Plan) -> None:
+        self.context.stop()
+        began = time.monotonic()
+        display_id = uuid.uuid4().hex
+        show(start_table(StartProgress(plan.ranks, step="starting")), display_id=display_id)
+
+        def progress(now: StartProgress) -> None:
+            show(start_table(now), display_id=display_id, update=True)
+
+        session = self.context.session = start(plan, progress)
+        seconds = time.monotonic() - began
+        self._introduce(session, f"ready in {seconds:.1f} s", display_id)
+
+    def _introduce(self, session: Session, state: str, display_id: str | None = None) -> None:
+        title = f"{session.size} rank{'s' * (session.size > 1)} {state}, {session.ranks[0].mpi}"
+        update = {"display_id": display_id, "update": True} if display_id else {}
+        show(ranks_table(title, session.ranks, NEXT), **update)

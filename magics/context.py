@@ -1,0 +1,75 @@
+"""What the magics share: the shell and the running session."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics
+from IPython.display import display
+
+from nbmn.cluster import ClusterError, NoRanksError, Session
+from nbmn.cluster.ranks import parse_ranks
+from nbmn.cluster.tables import Bundle
+
+
+class Context:
+    """Found once, when the extension is loaded."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self.shell = shell
+        self.session: Session | None = None
+        atexit.register(self.stop)
+
+    def require_session(self) -> Session:
+        """The running session.
+
+        Raises
+        ------
+        NoRanksError
+            None was started, or its ranks are gone.
+        """
+        if self.session is None:
+            raise NoRanksError
+        self.session.require_alive()
+        return self.session
+
+    def choose_ranks(self, words: Sequence[str]) -> tuple[int, ...]:
+        """The ranks a person typed.
+
+        Raises
+        ------
+        ClusterError
+            They typed something else.
+        """
+        try:
+            return parse_ranks(" ".join(words), self.require_session().size)
+        except ValueError as error:
+            raise ClusterError(str(error)) from None
+
+    def stop(self) -> bool:
+        """Stop the session, if there is one."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.stop()
+        return session is not None
+
+    @property
+    def label(self) -> str:
+        """The running cell's number as the notebook shows it, such as ``[12]``."""
+        return f"[{self.shell.execution_count}]"
+
+
+class ContextMagics(Magics):
+    """Magics that know the context."""
+
+    def __init__(self, shell: InteractiveShell, context: Context) -> None:
+        super().__init__(shell)
+        self.context = context
+
+
+def show(bundle: Bundle, **kwargs: Any) -> None:
+    """Display a bundle in the current cell."""
+    display(bundle.mime(), raw=True, **kwargs)

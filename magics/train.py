@@ -1,0 +1,37 @@
+"""``%mn_train``: run a trainer on all ranks under the live board."""
+
+from __future__ import annotations
+
+import argparse
+
+from IPython.core.error import UsageError
+from IPython.core.magic import line_cell_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from nbmn.magics.cells import run_on_ranks
+from nbmn.magics.context import ContextMagics
+
+from nbmn.cluster.cells import CellRun
+
+CALL = "__import__('nbmn.engine.training').engine.training.train_named({name!r})"
+
+
+@magics_class
+class TrainMagics(ContextMagics):
+    """Train."""
+
+    @magic_arguments()
+    @argument("trainer", nargs="?", default="trainer", help="the trainer's name (default trainer)")
+    @argument("--bg", action="store_true", help="return at once; the board goes on")
+    @line_cell_magic
+    def mn_train(self, line: str, cell: str | None = None) -> CellRun | None:
+        """Run the ``chainer.training.Trainer`` of that name on all ranks.
+
+        As a cell magic the cell runs first, on all ranks, to build the trainer.
+        """
+        args = parse_argstring(self.mn_train, line)
+        if not args.trainer.isidentifier():
+            raise UsageError(f"{args.trainer!r} is not a variable's name")
+        call = CALL.format(name=args.trainer)
+        code = call if cell is None else f"{cell.rstrip()}\n{call}"
+        options = argparse.Namespace(ranks=[], output=None, bg=args.bg, local=False)
+        return run_on_ranks(self.context, code, options)

@@ -1,0 +1,93 @@
+"""The place under a cell where ranks' output appears and grows."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from IPython.display import display, publish_display_data
+
+from nbmn.cluster.output import LIVE_LINES, Group, RankOutput, group, render_html, render_text
+from nbmn.cluster.ranks import name_ranks
+
+PERIOD = 0.2
+"""Seconds between two redraws."""
+
+
+class Area(Protocol):
+    """Shows ranks' output while a cell runs, and for good when it has ended.
+
+    ``status`` is ``done``, ``failed`` or ``interrupted``.
+    """
+
+    def update(self, outputs: Sequence[RankOutput]) -> None: ...
+    def finish(self, outputs: Sequence[RankOutput], status: str) -> None: ...
+
+
+class NotebookArea:
+    """One display that is redrawn in place, then each group's rich output below it."""
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._drawn = 0.0
+        self._last: list[Group] = []
+
+    def update(self, outputs: Sequence[RankOutput]) -> None:
+        if time.monotonic() - self._drawn < PERIOD:
+            return
+        groups = group(outputs, running=True)
+        if groups != self._last:
+            self._draw(groups, LIVE_LINES)
+
+    def finish(self, outputs: Sequence[RankOutput], status: str) -> None:
+        groups = group(outputs)
+        if groups:
+            self._draw(groups, None)
+        _publish_rich(groups)
+
+    def _draw(self, groups: list[Group], lines: int | None) -> None:
+        self._last, self._drawn = groups, time.monotonic()
+        text = render_text(groups, lines)
+        if not text and not self._id:
+            return  # rich output only
+        bundle = {"text/plain": text, "text/html": render_html(groups, lines)}
+        if self._id:
+            display(bundle, raw=True, display_id=self._id, update=True)
+        else:
+            self._id = uuid.uuid4().hex
+            display(bundle, raw=True, display_id=self._id)
+
+
+class TerminalArea:
+    """A terminal cannot redraw what has scrolled by: printed once the cell has ended."""
+
+    def update(self, outputs: Sequence[RankOutput]) -> None:
+        """Nothing until the end."""
+
+    def finish(self, outputs: Sequence[RankOutput], status: str) -> None:
+        groups = group(outputs)
+        text = render_text(groups)
+        if text:
+            print(text)
+        _publish_rich(groups)
+
+
+def _publish_rich(groups: Sequence[Group]) -> None:
+    for each in groups:
+        for index, rich in enumerate(each.output.rich):
+            if index == 0:
+                _caption(name_ranks(each.ranks))
+            publish_display_data(rich["data"], rich.get("metadata", {}))
+
+
+def _caption(text: str) -> None:
+    style = "font-size:11px;color:var(--jp-ui-font-color2,#767676)"
+    bundle = {"text/plain": f"{text}:", "text/html": f'<div style="{style}">{text}</div>'}
+    publish_display_data(bundle)
+
+
+def make_area(shell: Any) -> Area:
+    """The area for this shell: in place in a notebook, at the end in a terminal."""
+    return NotebookArea() if getattr(shell, "kernel", None) is not None else TerminalArea()

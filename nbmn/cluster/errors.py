@@ -1,0 +1,77 @@
+"""What the notebook raises: what happened, on which rank, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nbmn.cluster.ranks import name_ranks
+from nbmn.messages import CellError
+
+
+class ClusterError(RuntimeError):
+    """Something about the ranks is wrong; the message says what to do.
+
+    IPython shows the message alone: the notebook's own frames explain nothing.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\033[31m{type(self).__name__}\033[0m: {self}"]
+
+
+class StartError(ClusterError):
+    """The ranks did not start. Nothing of the attempt is left running."""
+
+
+class NoRanksError(ClusterError):
+    """A magic that needs ranks was used before ``%mn_start``."""
+
+    def __init__(self, message: str = "no ranks are running; start some with %mn_start 2") -> None:
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Equal errors of several ranks, folded."""
+
+    ranks: tuple[int, ...]
+    error: CellError
+
+
+class RanksFailed(ClusterError):
+    """A cell failed on some ranks.
+
+    Attributes
+    ----------
+    failures
+        One entry per distinct error, lowest rank first.
+    """
+
+    def __init__(self, failures: Sequence[Failure], notes: Sequence[str] = ()) -> None:
+        self.failures = tuple(failures)
+        self.notes = tuple(notes)
+        super().__init__("\n".join([*map(_headline, self.failures), *self.notes]))
+
+    def _render_traceback_(self) -> list[str]:
+        lines = []
+        for failure in self.failures:
+            lines.append(f"\033[31m{_headline(failure)}\033[0m")
+            if failure.error.traceback:
+                lines.append(failure.error.traceback.rstrip("\n"))
+        return [*lines, *self.notes]
+
+
+def _headline(failure: Failure) -> str:
+    error = failure.error
+    where = f" at {error.where}" if error.where else ""
+    message = f": {error.message}" if error.message else ""
+    return f"{name_ranks(failure.ranks)} raised {error.name}{where}{message}"
+
+
+def fold(errors: dict[int, CellError]) -> list[Failure]:
+    """Put equal errors together: same exception, message and line."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for rank in sorted(errors):
+        error = errors[rank]
+        groups.setdefault((error.name, error.message, error.where), []).append(rank)
+    return [Failure(tuple(ranks), errors[ranks[0]]) for ranks in groups.values()]

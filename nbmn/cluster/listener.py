@@ -1,0 +1,119 @@
+"""Where the ranks' records arrive, and commands to running ranks leave.
+
+One ROUTER socket in a daemon thread, so that records are read also while a
+cell blocks the notebook. Bound to loopback unless a host was named; only
+clients that hold the session's CURVE key are let in.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from nbmn.messages import Endpoint
+from nbmn.records import Heartbeat, Record, decode
+
+PING = 1.0
+"""Seconds between two pings to each rank."""
+TICK = 20
+"""Milliseconds after which a queued command leaves at the latest."""
+
+Subscriber = Callable[[list[Record]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LastBeat:
+    """The newest heartbeat of a rank and when it arrived (``time.monotonic``)."""
+
+    beat: Heartbeat
+    arrived: float
+
+
+class Listener:
+    """Receives records; open until :meth:`close`."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.beats: dict[int, LastBeat] = {}
+        self.malformed = 0
+        """Messages that were no records; they are dropped."""
+        self._subscribers: tuple[Subscriber, ...] = ()
+        self._commands: deque[tuple[bytes, ...]] = deque()
+        self._closing = threading.Event()
+        # A context of its own: the authenticator speaks for every server socket in its context.
+        self._context = zmq.Context()
+        server_public, server_secret = zmq.curve_keypair()
+        client_public, client_secret = zmq.curve_keypair()
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback("*", _OnlyClient(client_public))
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.curve_server = True
+        self._socket.curve_secretkey = server_secret
+        self._socket.setsockopt(zmq.LINGER, 0)
+        port = self._socket.bind_to_random_port(f"tcp://{host}")
+        self.endpoint = Endpoint(
+            f"tcp://{host}:{port}", server_public, client_public, client_secret
+        )
+        self._thread = threading.Thread(target=self._listen, name="nbmn-listener", daemon=True)
+        self._thread.start()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call ``subscriber`` with each batch, in the listener's thread."""
+        self._subscribers = (*self._subscribers, subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers = tuple(other for other in self._subscribers if other != subscriber)
+
+    def interrupt(self, ranks: Iterable[int], run: str) -> None:
+        """Raise KeyboardInterrupt on these ranks, if they still run that cell."""
+        for rank in ranks:
+            self._commands.append((str(rank).encode(), b"interrupt", run.encode()))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        self._authenticator.stop()
+        self._socket.close()
+        self._context.term()
+
+    def _listen(self) -> None:
+        pinged = time.monotonic()
+        while not self._closing.is_set():
+            if self._socket.poll(TICK):
+                identity, payload = self._socket.recv_multipart()
+                self._receive(identity, payload)
+            while self._commands:
+                self._socket.send_multipart(self._commands.popleft())
+            if time.monotonic() - pinged > PING:
+                pinged = time.monotonic()
+                for rank in list(self.beats):
+                    self._socket.send_multipart((str(rank).encode(), b"ping"))
+
+    def _receive(self, identity: bytes, payload: bytes) -> None:
+        try:
+            records = decode(payload)
+        except ValueError:
+            self.malformed += 1
+            return
+        now = time.monotonic()
+        for record in records:
+            if isinstance(record, Heartbeat):
+                self.beats[record.rank] = LastBeat(record, now)
+        for subscriber in self._subscribers:
+            subscriber(records)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnlyClient:
+    """Lets one public key in."""
+
+    key: bytes
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key == self.key

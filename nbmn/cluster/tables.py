@@ -1,0 +1,120 @@
+"""Ranks as tables: while they start, and what they are and do."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Template
+
+from nbmn.cluster.listener import LastBeat
+from nbmn.messages import RankInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The same content for a page and for a terminal."""
+
+    text: str
+    html: str
+
+    def mime(self) -> dict[str, str]:
+        return {"text/plain": self.text, "text/html": self.html}
+
+
+@dataclass(frozen=True, slots=True)
+class StartProgress:
+    """How far a start is."""
+
+    total: int
+    loaded: frozenset[int] = frozenset()
+    """Ranks whose engine has registered."""
+    ready: frozenset[int] = frozenset()
+    """Ranks with device and communicator."""
+    step: str = ""
+
+    def state(self, rank: int) -> str:
+        if rank in self.ready:
+            return "ready"
+        return "loaded; device and communicator …" if rank in self.loaded else "launched; loading …"
+
+
+EACH_RANK = 16
+"""Ranks up to which a start shows a line for each."""
+
+
+def start_table(progress: StartProgress) -> Bundle:
+    """The live view of a start."""
+    head = f"{progress.step} — {len(progress.ready)} of {progress.total} ready"
+    if progress.total > EACH_RANK:
+        rows = [["loaded", str(len(progress.loaded))], ["ready", str(len(progress.ready))]]
+        return table(head, ["ranks", "number"], rows)
+    rows = [[str(rank), progress.state(rank)] for rank in range(progress.total)]
+    return table(head, ["rank", "state"], rows)
+
+
+def ranks_table(title: str, ranks: Sequence[RankInfo], foot: str = "") -> Bundle:
+    """Who the ranks are."""
+    rows = [[str(info.rank), info.host, info.device, str(info.pid)] for info in ranks]
+    return table(title, ["rank", "host", "device", "pid"], rows, foot)
+
+
+def status_table(
+    title: str, ranks: Sequence[RankInfo], beats: Mapping[int, LastBeat], now: float
+) -> Bundle:
+    """What the ranks are and do; ``now`` is ``time.monotonic()``."""
+    rows = [
+        [str(info.rank), info.host, info.device, str(info.pid), doing(beats.get(info.rank), now)]
+        for info in ranks
+    ]
+    return table(title, ["rank", "host", "device", "pid", "now"], rows)
+
+
+SILENT = 3.0
+"""Seconds without a heartbeat after which a rank is called silent."""
+
+
+def doing(last: LastBeat | None, now: float) -> str:
+    """A rank's state in words."""
+    if last is None:
+        return "not heard of yet"
+    age = now - last.arrived
+    beat = last.beat
+    if age > SILENT:
+        return f"silent for {age:.0f} s (was {beat.state})"
+    cell = beat.run.split("#")[0]
+    seconds = beat.seconds + age
+    if beat.state == "waiting":
+        place = f" at {beat.where}" if beat.where else ""
+        return f"waits in {beat.operation}{place} for {seconds:.1f} s"
+    if beat.state == "running":
+        return f"runs cell {cell} for {seconds:.1f} s"
+    return "idle"
+
+
+def table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], foot: str = ""
+) -> Bundle:
+    """A small table; every cell is text."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [header, *rows]
+    ]
+    text = "\n".join([title, *lines, *([foot] if foot else [])])
+    markup = _template().substitute(
+        title=html.escape(title),
+        header="".join(f"<th>{html.escape(name)}</th>" for name in header),
+        rows="".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+        ),
+        foot=html.escape(foot).replace("\n", "<br>"),
+    )
+    return Bundle(text, markup)
+
+
+@cache
+def _template() -> Template:
+    return Template(files("nbmn.cluster").joinpath("templates", "table.html").read_text("utf-8"))

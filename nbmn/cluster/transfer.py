@@ -1,0 +1,99 @@
+"""Variables between the notebook and the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ipyparallel import AsyncResult
+
+from nbmn import frames
+from nbmn.cluster.errors import ClusterError, RanksFailed, fold
+from nbmn.cluster.ranks import name_ranks
+from nbmn.cluster.session import Session
+from nbmn.engine.transfer import receive, send_back
+from nbmn.messages import CellError
+
+POLL = 0.05
+"""Seconds between two looks at ranks that should be alive."""
+
+
+def push(session: Session, values: Mapping[str, Any], ranks: Sequence[int]) -> int:
+    """Set variables on ranks; they get copies.
+
+    Parameters
+    ----------
+    values
+        Pickled once, and sent once, to the first of ``ranks``; these pass it on over MPI.
+
+    Returns
+    -------
+    int
+        Bytes sent.
+
+    Raises
+    ------
+    ClusterError
+        A value cannot be pickled, or ranks are still busy with a cell.
+    RanksFailed
+        Ranks could not make the value, for example for want of a module.
+    """
+    session.require_idle(ranks)
+    try:
+        sent = frames.dump(dict(values))
+    except TypeError:
+        raise ClusterError(_culprit(values)) from None
+    root = ranks[0]
+    pending = {
+        rank: session.call(rank, receive, tuple(ranks), sent if rank == root else None)
+        for rank in ranks
+    }
+    _answers(session, pending)
+    return sum(part.nbytes for part in sent)
+
+
+def pull(session: Session, name: str, ranks: Sequence[int]) -> dict[int, Any]:
+    """Fetch the value of a variable (or an expression) from ranks, by rank.
+
+    Raises
+    ------
+    RanksFailed
+        The name is not known there, or its value cannot be pickled.
+    """
+    session.require_idle(ranks)
+    pending = {rank: session.call(rank, send_back, name) for rank in ranks}
+    answers = _answers(session, pending)
+    return {rank: frames.load(frames.writable(parts)) for rank, parts in answers.items()}
+
+
+def _answers(session: Session, pending: Mapping[int, AsyncResult]) -> dict[int, frames.Parts]:
+    errors: dict[int, CellError] = {}
+    values: dict[int, frames.Parts] = {}
+    for rank, result in pending.items():
+        while not result.ready():
+            session.require_alive()
+            result.wait(POLL)
+        error, parts = result.get()
+        if error is not None:
+            errors[rank] = error
+        elif parts is not None:
+            values[rank] = parts
+    if errors:
+        raise RanksFailed(fold(errors))
+    return values
+
+
+def _culprit(values: Mapping[str, Any]) -> str:
+    for name, value in values.items():
+        try:
+            frames.dump(value)
+        except TypeError as error:
+            return f"{name} was not sent to any rank: {error}"
+    return f"{', '.join(values)} cannot be sent together"
+
+
+def describe_pull(name: str, ranks: Sequence[int]) -> str:
+    """What a pull gave, in words."""
+    if len(ranks) == 1:
+        return f"{name} is now rank {ranks[0]}'s"
+    return f"{name} is now a dict with the values of {name_ranks(ranks)}"

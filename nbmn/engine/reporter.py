@@ -1,0 +1,238 @@
+"""Metrics out, commands in: one socket and one daemon thread per rank.
+
+The training loop only appends to a deque; the thread sends what gathered at
+most :data:`RATE` times a second, with a heartbeat that says what the rank is
+doing. It goes on answering while the main thread is stuck in a blocking call,
+since those release the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from nbmn.messages import Endpoint
+from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step, encode
+
+RATE = 10.0
+"""Batches per second at most."""
+HEARTBEAT = 0.5
+"""Seconds between two heartbeats."""
+BATCH = 500
+"""Records in one message at most."""
+SILENCE = 60.0
+"""Seconds without a ping after which a rank on another host believes the notebook dead."""
+
+
+class Reporter:
+    """This process's line to the notebook.
+
+    Until :meth:`connect` is called everything reported is dropped at once, so
+    that a script costs nothing under plain ``mpiexec``.
+    """
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.activity: Callable[[], tuple[str, float, str] | None] = lambda: None
+        """Gives (operation, seconds, where) while in a collective; may be called by any thread."""
+        self._outbox: deque[Record] = deque()
+        self._run = ""
+        self._since = time.monotonic()
+        self._iteration = 0
+        self._started = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def run(self) -> str:
+        """The cell execution that is running, or ``""``."""
+        return self._run
+
+    def connect(self, rank: int, endpoint: Endpoint, expect_pings: bool) -> None:
+        """Start the thread. Local; a second call does nothing."""
+        if self._thread is not None:
+            return
+        self.rank = rank
+        self._thread = threading.Thread(
+            target=self._serve, args=(endpoint, expect_pings), name="nbmn-reporter", daemon=True
+        )
+        self._thread.start()
+
+    def begin(self, run: str) -> None:
+        """A cell starts on this rank."""
+        with self._lock:
+            self._run, self._since = run, time.monotonic()
+            self._iteration, self._started = 0, False
+        self._wake.set()
+
+    def end(self, status: str, message: str = "") -> None:
+        """The cell has ended; ``status`` as in :class:`nbmn.records.RunEnded`."""
+        with self._lock:
+            run, self._run, self._since = self._run, "", time.monotonic()
+        if self._started:
+            self._send(RunEnded(self.rank, run, time.time(), status, message))
+        self._wake.set()
+
+    def start_run(
+        self, title: str = "", iterations: int | None = None, epochs: float | None = None
+    ) -> None:
+        """Announce a training run, once per cell."""
+        self._started = True
+        self._send(RunStarted(self.rank, self._run, time.time(), title, iterations, epochs))
+
+    def step(
+        self,
+        values: dict[str, Any],
+        samples: int | None = None,
+        iteration: int | None = None,
+        epoch: float | None = None,
+    ) -> None:
+        """Queue one step; returns within microseconds and never blocks."""
+        if self._thread is None or not self._run:
+            return
+        if not self._started:
+            self.start_run()
+        self._iteration = self._iteration + 1 if iteration is None else iteration
+        self._send(Step(self.rank, self._run, time.time(), self._iteration, values, samples, epoch))
+
+    def _send(self, record: Record) -> None:
+        if self._thread is not None:
+            self._outbox.append(record)
+
+    # The thread.
+
+    def _serve(self, endpoint: Endpoint, expect_pings: bool) -> None:
+        import zmq
+
+        socket = zmq.Context.instance().socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, str(self.rank).encode())
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.curve_serverkey = endpoint.server_key
+        socket.curve_publickey = endpoint.public_key
+        socket.curve_secretkey = endpoint.secret_key
+        socket.connect(endpoint.url)
+        heard = time.monotonic()
+        beat = 0.0
+        while True:
+            # A command is answered within one period; so is the wish to beat at once.
+            if socket.poll(1000 / RATE):
+                command, *arguments = socket.recv_multipart()
+                heard = time.monotonic()
+                if command == b"interrupt":
+                    self._interrupt(arguments[0].decode())
+            elif expect_pings and time.monotonic() - heard > SILENCE:
+                import os
+
+                os._exit(1)
+            self._flush(socket)
+            if self._wake.is_set() or time.monotonic() - beat > HEARTBEAT:
+                self._wake.clear()
+                beat = time.monotonic()
+                socket.send(encode([self.heartbeat()]))
+
+    def _flush(self, socket: Any) -> None:
+        while self._outbox:
+            count = min(len(self._outbox), BATCH)
+            socket.send(encode([_plain(self._outbox.popleft()) for _ in range(count)]))
+
+    def heartbeat(self) -> Heartbeat:
+        """What this rank is doing at this moment; may be called by any thread."""
+        run, since = self._run, self._since
+        now = time.time()
+        collective = self.activity() if run else None
+        if collective is not None:
+            operation, seconds, where = collective
+            return Heartbeat(self.rank, run, now, "waiting", operation, where, seconds)
+        state = "running" if run else "idle"
+        return Heartbeat(self.rank, run, now, state, seconds=time.monotonic() - since)
+
+    def _interrupt(self, run: str) -> None:
+        # Under the lock the run cannot change, so a late interrupt never hits the next cell.
+        with self._lock:
+            if run == self._run:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _plain(record: Record) -> Record:
+    """The record with its values as Python floats.
+
+    Done in the thread: reading a GPU scalar waits for the device, and the
+    training loop must not.
+    """
+    if not isinstance(record, Step):
+        return record
+    values = {str(name): _scalar(value) for name, value in record.values.items()}
+    return Step(
+        record.rank,
+        record.run,
+        record.time,
+        record.iteration,
+        values,
+        None if record.samples is None else int(record.samples),
+        None if record.epoch is None else float(record.epoch),
+    )
+
+
+def _scalar(value: Any) -> float:
+    array = getattr(value, "array", value)  # a Chainer variable holds its array there
+    try:
+        return float(array)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+@functools.cache
+def reporter() -> Reporter:
+    """The one reporter of this process."""
+    return Reporter()
+
+
+def report(
+    *,
+    samples: int | None = None,
+    iteration: int | None = None,
+    epoch: float | None = None,
+    total: int | None = None,
+    **values: Any,
+) -> None:
+    """Show this step on the live board. Local, and never waits.
+
+    Call it once per step from any loop. In a notebook's rank the first call
+    of a cell opens the board; elsewhere (a script under ``mpiexec``) it does
+    nothing.
+
+    Parameters
+    ----------
+    samples
+        Samples this rank processed in this step; gives the board samples/s.
+    iteration
+        Step number, from 1. Counted by itself when left out.
+    epoch
+        Epochs done, with the fraction of the current one.
+    total
+        Steps in all, for progress and the time left; read in the first call.
+    **values
+        Named scalars, such as ``loss=loss``: numbers, 0-d NumPy or CuPy
+        arrays, Chainer variables. What is not a scalar shows as NaN.
+
+    Examples
+    --------
+    >>> for step in range(3):
+    ...     report(loss=1 / (step + 1), samples=32, total=3)
+    """
+    line = reporter()
+    if not line.connected:
+        return
+    if total is not None and line.run and not line._started:
+        line.start_run(iterations=int(total))
+    line.step(values, samples, iteration, epoch)

@@ -1,0 +1,96 @@
+"""Runs a Chainer trainer on this rank and reports each of its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chainer.training import Extension, Trainer, extension
+from chainer.training.triggers import IntervalTrigger
+from IPython import get_ipython
+
+from nbmn.engine.reporter import Reporter, reporter
+
+NAME = "nbmn_live_report"
+
+
+class LiveReport(Extension):
+    """Sends what the trainer observed in each step to the board.
+
+    Runs after the extensions that add to the observation (evaluators are
+    writers), so that their values travel with the step.
+    """
+
+    trigger = (1, "iteration")
+    priority = extension.PRIORITY_READER
+    name = NAME
+
+    def __init__(self, line: Reporter) -> None:
+        self._line = line
+
+    def __call__(self, trainer: Trainer) -> None:
+        updater = trainer.updater
+        self._line.step(
+            dict(trainer.observation),
+            samples=_samples(updater),
+            iteration=updater.iteration,
+            epoch=getattr(updater, "epoch_detail", None),
+        )
+
+
+def train(trainer: Any, name: str = "trainer") -> None:
+    """Run a trainer with the live report. Collective, as the trainer's updates are.
+
+    Raises
+    ------
+    TypeError
+        ``trainer`` is none.
+    RuntimeError
+        It has run before; Chainer's trainers run once.
+    """
+    if not isinstance(trainer, Trainer):
+        raise TypeError(
+            f"{name} is a {type(trainer).__name__} on this rank, not a chainer.training.Trainer"
+        )
+    line = reporter()
+    try:
+        trainer.get_extension(NAME)
+    except ValueError:
+        trainer.extend(LiveReport(line))
+    else:
+        raise RuntimeError(f"{name} has run already, and a trainer runs once: make a new one")
+    iterations, epochs = _goal(trainer)
+    line.start_run(name, iterations, epochs)
+    trainer.run()
+
+
+def train_named(name: str) -> None:
+    """Run the trainer of that name in the namespace."""
+    namespace = get_ipython().user_ns
+    if name not in namespace:
+        raise NameError(
+            f"there is no variable {name!r} on this rank; build the trainer in a %%mn cell"
+        )
+    train(namespace[name], name)
+
+
+def _samples(updater: Any) -> int | None:
+    """Samples this rank processed in the last step, as far as the iterator knows."""
+    try:
+        return updater.get_iterator("main").batch_size
+    except (AttributeError, KeyError):
+        return None
+
+
+def _goal(trainer: Trainer) -> tuple[int | None, float | None]:
+    """Iterations and epochs in all, as far as the stop trigger says."""
+    trigger = trainer.stop_trigger
+    if not isinstance(trigger, IntervalTrigger):
+        return None, None
+    if trigger.unit == "iteration":
+        return int(trigger.period), None
+    try:
+        iterator = trainer.updater.get_iterator("main")
+        steps = trigger.period * len(iterator.dataset) / iterator.batch_size
+    except (AttributeError, KeyError, TypeError):
+        return None, float(trigger.period)
+    return round(steps), float(trigger.period)

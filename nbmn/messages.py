@@ -1,0 +1,71 @@
+"""What the notebook asks of a rank and what the rank answers.
+
+These travel through ipyparallel's authenticated channel; the stream of
+measurements is in :mod:`nbmn.records`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the notebook listens for records, and the CURVE keys (Z85) to talk to it."""
+
+    url: str
+    server_key: bytes
+    public_key: bytes
+    secret_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """One rank, as it introduced itself when it was ready."""
+
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+    pid: int
+    device: str
+    """``CPU``, or the GPU's name and index such as ``GPU 1 (NVIDIA H200)``."""
+    mpi: str
+    """The MPI library, such as ``MPICH 5.0.2``."""
+    engine: int = -1
+    """ipyparallel's id of the engine; filled in by the notebook, never shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellRequest:
+    """Run ``code`` as the cell called ``label``."""
+
+    code: str
+    label: str
+    """The name in tracebacks, such as ``[12]``."""
+    run: str
+    """Marks this execution's records."""
+    keep: bool = False
+    """Send the value of the last expression back."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellError:
+    """An exception on a rank, as text: the notebook need not know its class."""
+
+    name: str
+    message: str
+    where: str = ""
+    """The user's line, such as ``cell [12] line 3``; empty when unknown."""
+    traceback: str = ""
+    """Formatted, with ANSI colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellReply:
+    """How a cell ended on one rank."""
+
+    rank: int
+    error: CellError | None = None
+    value: bytes | None = None
+    """The last expression, pickled, when the request said ``keep``."""

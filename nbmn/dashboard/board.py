@@ -18,7 +18,8 @@ __all__ = ["LiveBoard"]
 
 _PERIOD = 0.22
 _BYTES_PER_SECOND = 1.5e6
-_STATIC_PERIOD = 1.5
+# Renewing the static half makes front ends ask for a new view: soon at first, then seldom.
+_STATIC_PERIODS = (2.0, 20.0)
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _STATUSES = ("done", "failed", "interrupted")
 
@@ -122,7 +123,8 @@ class LiveBoard:
 
     def _push(self) -> None:
         """Bring the page up to date, 4–5 times a second, until the run is over."""
-        wait, quiet_until, static_at = 0.0, 0.0, time.monotonic() + _STATIC_PERIOD
+        wait, quiet_until, patience = 0.0, 0.0, _STATIC_PERIODS[0]
+        static_at = time.monotonic() + patience
         while not self._stop.wait(wait):
             started = time.monotonic()
             # Nothing new: clocks and lamps still move, once a second.
@@ -132,7 +134,8 @@ class LiveBoard:
                 quiet_until = started + 1.0
                 if started >= static_at:
                     self._page.refresh(snapshot)
-                    static_at = time.monotonic() + _STATIC_PERIOD
+                    patience = min(2 * patience, _STATIC_PERIODS[1])
+                    static_at = time.monotonic() + patience
                 wait = max(_PERIOD, sent / _BYTES_PER_SECOND)
             wait = max(wait - (time.monotonic() - started), 0.02)
 

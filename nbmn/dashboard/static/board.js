@@ -169,6 +169,15 @@ class Board {
     this.empty = make("div", "nbmn-empty", this.panels, "Waiting for the first step …");
     this.legend = make("div", "nbmn-legend", this.root);
     this.legendKey = "";
+
+    const stale = () => this.markStale();
+    const traits = ["change:state", "change:frame", "change:figures"];
+    for (const trait of traits) model.on(trait, stale);
+    const unwatch = watchTheme(() => this.paintTheme());
+    this.forget = () => {
+      for (const trait of traits) model.off(trait, stale);
+      unwatch();
+    };
     this.paintTheme();
   }
 
@@ -380,7 +389,7 @@ class Board {
       this.bokeh = await loadBokeh(runtime);
       await connected(chart.plot);
       if (turn !== chart.turn || this.closed) return;
-      chart.views?.clear?.();
+      this.clear(chart);
       chart.plot.replaceChildren();
       const views = await this.bokeh.embed.embed_item(item, chart.plot);
       chart.views = views;
@@ -393,8 +402,15 @@ class Board {
     }
   }
 
+  clear(chart) {
+    chart.views?.clear();
+    const { documents } = this.bokeh ?? { documents: [] };
+    if (documents.includes(chart.doc)) documents.splice(documents.indexOf(chart.doc), 1);
+    chart.views = chart.doc = undefined;
+  }
+
   dropChart(key, chart) {
-    chart.views?.clear?.();
+    this.clear(chart);
     chart.panel.remove();
     this.charts.delete(key);
   }
@@ -473,6 +489,7 @@ class Board {
 
   close() {
     this.closed = true;
+    this.forget();
     for (const [key, chart] of this.charts) this.dropChart(key, chart);
   }
 }
@@ -485,17 +502,22 @@ function describe(state, row) {
   return parts.join(", ");
 }
 
-function render({ model, el }) {
-  const board = new Board(model, el);
-  const stale = () => board.markStale();
-  const traits = ["change:state", "change:frame", "change:figures"];
-  for (const trait of traits) model.on(trait, stale);
-  const forget = watchTheme(() => board.paintTheme());
-  return () => {
-    for (const trait of traits) model.off(trait, stale);
-    forget();
-    board.close();
-  };
-}
+// One per widget. When the static half of the output is renewed, JupyterLab throws the view's
+// elements away and asks for a new view: the same board then moves into it, charts and all.
+export default () => {
+  const boards = new Set();
 
-export default { render };
+  function render({ model, el }) {
+    let board = [...boards].find((candidate) => !candidate.root.isConnected);
+    if (board) el.append(board.root);
+    else boards.add((board = new Board(model, el)));
+    board.owner = el;
+    return () => {
+      if (board.owner !== el) return; // it has moved on
+      boards.delete(board);
+      board.close();
+    };
+  }
+
+  return { render };
+};

@@ -1,0 +1,126 @@
+"""The live board in a real page, fed with made-up records while its cell blocks the kernel."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import pytest
+
+_FEED = """
+import math, threading, time
+from nbmn.dashboard import LiveBoard
+from nbmn.records import Heartbeat, RunEnded, RunStarted, Step
+
+def feed(board, size, steps, period, run):
+    # From a thread, as the listener does it.
+    now = time.time()
+    board.feed([RunStarted(rank, run, now, "made up", steps, 4.0) for rank in range(size)])
+    for i in range(1, steps + 1):
+        time.sleep(period)
+        now = time.time()
+        board.feed([
+            Step(rank, run, now, i, {"loss": 2 / i + 0.1 * rank, "accuracy": 1 - 1 / (i + rank)},
+                 32, 4 * i / steps)
+            for rank in range(size)
+        ])
+        if i % 5 == 0:
+            board.feed([Heartbeat(rank, run, now, "running") for rank in range(size)])
+    board.feed([RunEnded(rank, run, time.time(), "done") for rank in range(size)])
+
+def train(size, steps, period, run="run"):
+    board = LiveBoard(size=size, run=run, title="before")
+    board.show()
+    thread = threading.Thread(target=feed, args=(board, size, steps, period, run))
+    thread.start()
+    while thread.is_alive():  # blocks the kernel's main thread, as waiting for the ranks does
+        thread.join(0.1)
+    board.finish("done")
+"""
+
+
+def chart(boards, key):
+    """The one chart of that name."""
+    (found,) = [board["data"] for board in boards if board["key"] == key]
+    return found
+
+
+def holds(key, ranks, points):
+    """Whether the chart ``key`` is there once, with that many points for each rank."""
+
+    def enough(boards):
+        found = [board["data"] for board in boards if board["key"] == key]
+        return len(found) == 1 and all(
+            len([y for y in found[0].get(f"r{rank}", []) if y is not None]) >= points
+            for rank in range(ranks)
+        )
+
+    return enough
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_curves_of_every_rank_move_while_the_cell_runs(notebook, keep_screenshot, size):
+    book = notebook(f"board_{size}", [_FEED, f"train({size}, 160, 0.05)"])
+    book.run(0)
+    book.start(1)
+    early = book.wait_for_boards(holds("loss", size, 5))
+    later = book.wait_for_boards(
+        lambda boards: (
+            holds("loss", size, len(chart(early, "loss")["x"]) + 20)(boards)
+            and holds("samples/s", size, 4)(boards)
+            and holds("accuracy", size, 20)(boards)
+        )
+    )
+    assert book.is_running(1), "the curves came only after the cell had ended"
+    keep_screenshot(book.page, f"board_{size}_running")
+    loss = chart(later, "loss")
+    for rank in range(size):
+        for x, y in list(zip(loss["x"], loss[f"r{rank}"], strict=True))[:20]:
+            assert y == pytest.approx(2 / x + 0.1 * rank, rel=1e-6)
+        moving = [y for y in chart(later, "samples/s")[f"r{rank}"] if y is not None]
+        assert all(0 < y < 2 * 32 / 0.05 for y in moving)
+    book.wait(1)
+    assert book.page.script_errors == []
+    keep_screenshot(book.page, f"board_{size}_done")
+    saved = book.save()
+    assert book.path.stat().st_size < 150_000
+    (output,) = saved["cells"][1]["outputs"]
+    assert set(output["data"]) == {"text/plain", "text/html"}
+    html = "".join(output["data"]["text/html"])
+    picture = base64.b64decode(re.search(r"base64,([^\"]+)", html)[1]).decode()
+    for key in ("loss", "samples/s", "accuracy"):
+        for rank in range(size):
+            path = re.search(f'id="{key}-{rank}" d="([^"]+)"', picture)[1]
+            assert path.count("L") > 10
+    assert "iteration 160 of 160" in html
+
+
+def test_reload_during_a_blocked_cell_keeps_the_history(notebook, keep_screenshot):
+    book = notebook("board_reload", [_FEED, "train(2, 400, 0.05)"])
+    book.run(0)
+    book.start(1)
+    before = chart(book.wait_for_boards(holds("loss", 2, 40)), "loss")
+    book.save()
+    book.reload()
+    after = chart(book.wait_for_boards(holds("loss", 2, len(before["x"])), timeout=15), "loss")
+    assert after["x"][: len(before["x"])] == before["x"]
+    assert after["r1"][: len(before["x"])] == before["r1"]
+    # Still live, while the kernel's main thread is still in the cell.
+    book.wait_for_boards(holds("loss", 2, len(after["x"]) + 20), timeout=15)
+    busy = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+    assert book.page.evaluate(busy) == "busy"
+    keep_screenshot(book.page, "board_reloaded")
+    assert book.page.script_errors == []
+
+
+def test_two_boards_share_one_bokeh(notebook):
+    book = notebook("board_two", [_FEED, "train(1, 20, 0.02, 'a')", "train(1, 400, 0.02, 'b')"])
+    book.run(0)
+    book.run(1)
+    book.start(2)
+    book.wait_for_boards(holds("loss", 1, 10))
+    assert book.page.evaluate("Object.keys(globalThis.nbmnBokeh).length") == 1
+    assert book.page.evaluate("globalThis.Bokeh") is None
+    assert "bokeh" not in json.dumps(book.save()["metadata"]).lower()
+    book.wait(2)

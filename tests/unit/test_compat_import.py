@@ -1,5 +1,6 @@
 """How Chainer is imported: the hook, and what is left of it afterwards."""
 
+import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -193,6 +194,12 @@ print(*(w.message for w in caught))
     assert "Restart Python" in out
 
 
+needs_scipy = pytest.mark.skipif(
+    importlib.util.find_spec("scipy") is None, reason="SciPy is not installed"
+)
+
+
+@needs_scipy
 def test_seldom_used_packages_load_when_used():
     run("""
         import sys, nbmn, chainer
@@ -212,6 +219,7 @@ def test_seldom_used_packages_load_when_used():
     """)
 
 
+@needs_scipy
 def test_seldom_used_packages_load_in_many_threads_at_once():
     run("""
         import threading, nbmn, chainer

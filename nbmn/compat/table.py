@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from nbmn.compat import environment, interface, numpy_names, precision, processes, protobuf
+from nbmn.compat import (
+    environment,
+    interface,
+    numpy_names,
+    pickling,
+    precision,
+    processes,
+    protobuf,
+)
 from nbmn.compat.repair import Repair
 
 REPAIRS: tuple[Repair, ...] = (
@@ -11,6 +19,7 @@ REPAIRS: tuple[Repair, ...] = (
     *precision.REPAIRS,
     *processes.REPAIRS,
     *protobuf.REPAIRS,
+    *pickling.REPAIRS,
     *interface.REPAIRS,
 )
 

@@ -178,9 +178,7 @@ def start(plan: Plan, progress: OnProgress = lambda now: None) -> Session:
     client: Client | None = None
     try:
         cluster = make_cluster(plan, mpiexec)
-        cluster.start_controller_sync()
-        cluster.start_engines_sync(plan.ranks)
-        client = cluster.connect_client_sync()
+        client = _launch(cluster, plan)
         _await_engines(cluster, client, plan, progress)
         engines = list(client.ids)
         share = plan.share_gpus
@@ -201,6 +199,17 @@ def start(plan: Plan, progress: OnProgress = lambda now: None) -> Session:
             _shut_down(cluster, _processes(cluster, ()))
         listener.close()
         raise
+
+
+def _launch(cluster: Any, plan: Plan) -> Client:
+    """Start both processes at once, then wait for the controller only."""
+    try:
+        cluster.start_controller_sync()
+        cluster.start_engines_sync(plan.ranks)
+        return cluster.connect_client_sync()
+    except (OSError, RuntimeError, TimeoutError) as error:
+        _require_running(cluster)
+        raise StartError(f"ipyparallel's controller did not start: {error}") from error
 
 
 def _await_engines(cluster: Any, client: Client, plan: Plan, progress: OnProgress) -> None:
@@ -232,7 +241,7 @@ def _require_running(cluster: Any) -> None:
                 f"mpiexec ended (exit code {code}) before the ranks were ready. "
                 f"Its log ends:\n{_log_tail(cluster)}"
             )
-    if cluster.controller.state == "after":
+    if cluster.controller is not None and cluster.controller.state == "after":
         raise StartError(
             f"ipyparallel's controller ended:\n{_tail(cluster.controller.get_output())}"
         )

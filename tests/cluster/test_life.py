@@ -1,0 +1,130 @@
+"""Start, trouble and death of ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Notebook, all_gone, wait_until
+
+
+def _pids(notebook: Notebook) -> list[int]:
+    notebook.check("import os")
+    notebook.check("%%mn -o pids\nimport os\nos.getpid()")
+    pids = notebook.value("pids")
+    return [pids[rank] for rank in sorted(pids)]
+
+
+def test_start_introduces_ranks_and_a_second_start_says_so(fresh: Notebook) -> None:
+    first = fresh.check("%mn_start 2")
+    assert "2 ranks ready" in first.text
+    assert "%mn_push" in first.text
+    assert "already running" in fresh.check("%mn_start 2").text
+    other = fresh.run("%mn_start 3")
+    assert not other.ok
+    assert "--restart" in other.error
+    fresh.check(
+        "%%mn\nassert comm.size == 2\nassert {'comm','nbmn','chainer','np','xp'} <= set(globals())"
+    )
+    before = _pids(fresh)
+    fresh.check("%mn_restart")
+    after = _pids(fresh)
+    assert not set(before) & set(after)
+    fresh.check("%%mn -o r\ncomm.rank")
+    assert fresh.value("r") == {0: 0, 1: 1}
+    processes = fresh.descendants()
+    assert len(processes) >= 4
+    fresh.check("%mn_stop")
+    wait_until(lambda: all_gone(processes), 5, "all processes of the stopped ranks are gone")
+    assert "no ranks" in fresh.run("%mn 1").error
+
+
+def test_interrupt_while_starting_leaves_no_process(fresh: Notebook) -> None:
+    seen: list[psutil.Process] = []
+
+    def engines_are_launched() -> bool:
+        seen[:] = fresh.descendants()
+        return len(seen) >= 4
+
+    ran = fresh.run("%mn_start 2", interrupt_when=engines_are_launched)
+    assert not ran.ok
+    assert ran.error_name == "KeyboardInterrupt"
+    wait_until(lambda: all_gone(seen + fresh.descendants()), 5, "the interrupted start is cleared")
+    fresh.check("%mn_start 2")
+    fresh.check("%mn comm.rank")
+
+
+def test_missing_mpiexec_is_a_clear_error(fresh: Notebook) -> None:
+    fresh.check(
+        "import sys, os\nkeep = sys.executable, os.environ['PATH']\n"
+        "sys.executable, os.environ['PATH'] = '/nowhere/python', '/nowhere'"
+    )
+    ran = fresh.run("%mn_start 2")
+    assert not ran.ok
+    assert "no mpiexec found" in ran.error
+    assert "nbmn[mpich]" in ran.error
+    fresh.check("sys.executable, os.environ['PATH'] = keep")
+    assert fresh.descendants() == []
+
+
+def test_failing_engine_is_reported_with_its_log(fresh: Notebook, tmp_path: Path) -> None:
+    # A module of this name comes first on the ranks' path, and breaks what they import.
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('libmpi is broken')")
+    fresh.check(f"import os; os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
+    ran = fresh.run("%mn_start 2")
+    assert not ran.ok
+    assert ran.error_name == "StartError"
+    assert "libmpi is broken" in ran.error
+    fresh.check("del os.environ['PYTHONPATH']")
+    wait_until(lambda: all_gone(fresh.descendants()), 5, "the failed start is cleared")
+
+
+def test_failing_controller_is_reported(fresh: Notebook) -> None:
+    fresh.check("import os; os.environ['PYTHONHOME'] = '/nowhere'")
+    ran = fresh.run("%mn_start 2")
+    assert not ran.ok
+    assert ran.error_name == "StartError"
+    fresh.check("del os.environ['PYTHONHOME']")
+    wait_until(lambda: all_gone(fresh.descendants()), 5, "the failed start is cleared")
+
+
+def test_killed_rank_is_named_and_the_notebook_lives_on(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2")
+    victim = _pids(fresh)[1]
+    running = threading.Event()
+
+    def kill() -> None:
+        running.wait(30)
+        os.kill(victim, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    running.set()
+    ran = fresh.run("%%mn\nimport time\nwhile True: time.sleep(0.01)")
+    assert not ran.ok
+    assert f"rank 1 (pid {victim}) was killed by SIGKILL" in ran.error
+    assert "%mn_restart" in ran.error
+    again = fresh.run("%mn 1")
+    assert not again.ok
+    assert "rank 1" in again.error
+    fresh.check("%mn_restart")
+    fresh.check("%mn comm.rank")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_death_of_the_kernel_reaps_everything(how: signal.Signals) -> None:
+    notebook = Notebook()
+    try:
+        notebook.check("%load_ext nbmn\n%mn_start 2")
+        processes = notebook.descendants()
+        names = " ".join(" ".join(process.cmdline()) for process in processes)
+        assert "nbmn.engine" in names
+        assert "nbmn.cluster.controller" in names
+        notebook.client.stop_channels()
+        os.kill(notebook.pid, how)
+        wait_until(lambda: all_gone(processes), 6, "engines, mpiexec and controller are reaped")
+    finally:
+        notebook.manager.shutdown_kernel(now=True)

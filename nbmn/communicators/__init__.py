@@ -18,7 +18,7 @@ from nbmn.communicators.errors import (
     RemoteRankError,
 )
 from nbmn.communicators.factory import create_communicator
-from nbmn.communicators.world import World, world
+from nbmn.communicators.world import World, current_activity, world
 
 __all__ = [
     "Activity",
@@ -30,5 +30,6 @@ __all__ = [
     "RemoteRankError",
     "World",
     "create_communicator",
+    "current_activity",
     "world",
 ]

@@ -169,7 +169,8 @@ def unpack_mean(buffer: np.ndarray, packing: Packing, count: int) -> None:
             np.divide(mean, count, out=grad, casting="same_kind")
             written.add(id(grad))
         else:
-            divided = np.divide(mean, count).astype(param.dtype, copy=False)
+            # asarray: of 0-d arrays, NumPy's quotient is a scalar.
+            divided = np.asarray(np.divide(mean, count)).astype(param.dtype, copy=False)
             param.grad = _beside(param, divided)
             if type(param.grad) is np.ndarray:
                 written.add(id(param.grad))

@@ -313,3 +313,11 @@ def world() -> World:
     The first call initialises MPI. Without ``mpiexec`` it is a world of one rank.
     """
     return World()
+
+
+def current_activity() -> Activity | None:
+    """Return the collective this process is in; None between collectives and before MPI starts.
+
+    Local, from any thread; unlike ``world().activity()`` it never initialises MPI.
+    """
+    return world().activity() if world.cache_info().currsize else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ def bounds(total: int, size: int, equal: bool) -> list[tuple[int, int]]:
     # The first ranks take one more, as ChainerMN has it.
     short, longer = divmod(total, size)
     starts = [rank * short + min(rank, longer) for rank in range(size + 1)]
-    return list(zip(starts, starts[1:], strict=False))
+    return list(itertools.pairwise(starts))
 
 
 def _cut(

@@ -39,7 +39,26 @@ def take(dataset: Any, indices: np.ndarray) -> Any:
         return _take_concatenated(dataset._datasets, indices)
     if _is_cupy(dataset):
         return dataset[indices]
-    return datasets.SubDataset(dataset, 0, len(indices), indices)
+    return Picked(dataset, indices)
+
+
+class Picked:
+    """A dataset behind an index: item ``i`` is ``dataset[indices[i]]``."""
+
+    def __init__(self, dataset: Any, indices: np.ndarray) -> None:
+        self._dataset = dataset
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, i: int) -> Any:
+        return self._dataset[int(self._indices[i])]
+
+
+@take.register
+def _(dataset: Picked, indices: np.ndarray) -> Any:
+    return take(dataset._dataset, dataset._indices[indices])
 
 
 @take.register

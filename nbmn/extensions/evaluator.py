@@ -38,17 +38,24 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
     Returns
     -------
     An evaluator of the same class with the same name, trigger and priority.
+
+    Raises
+    ------
+    TypeError
+        ``evaluate`` was replaced on the evaluator itself.
     """
     from chainer.training.extensions import Evaluator
 
     kind = type(actual_evaluator)
-    stock = kind.evaluate is Evaluator.evaluate and "evaluate" not in vars(actual_evaluator)
+    if "evaluate" in vars(actual_evaluator):
+        raise TypeError("override evaluate in a subclass, not on the evaluator itself")
+    local = _evaluate_batches if kind.evaluate is Evaluator.evaluate else _evaluate_custom
 
     def evaluate(self: Any) -> dict[str, float]:
         sums: Sums = {}
         error: Exception | None = None
         try:
-            sums = _evaluate_batches(self) if stock else _evaluate_custom(actual_evaluator)
+            sums = local(self)
         except Exception as caught:  # noqa: BLE001 - re-raised, on all ranks
             error = caught
         reports = communicator.allgather_obj(
@@ -62,7 +69,6 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
         return means(theirs for _, theirs in reports)
 
     multi_node = copy.copy(actual_evaluator)
-    vars(multi_node).pop("evaluate", None)
     multi_node.__class__ = type(f"MultiNode{kind.__name__}", (kind,), {"evaluate": evaluate})
     return multi_node
 
@@ -110,9 +116,10 @@ def _evaluate_batches(evaluator: Any) -> Sums:
     if evaluator.eval_hook:
         evaluator.eval_hook(evaluator)
     sums: Sums = {}
-    for batch in _one_sweep(evaluator.get_iterator("main")):
-        if len(batch) == 0:  # the one batch of an empty shard
-            continue
+    iterator = evaluator.get_iterator("main")
+    if _is_empty(iterator):
+        return sums
+    for batch in _one_sweep(iterator):
         observation: dict[str, Any] = {}
         with chainer.reporter.report_scope(observation):
             inputs = convert._call_converter(evaluator.converter, batch, evaluator.device)
@@ -127,6 +134,12 @@ def _evaluate_batches(evaluator: Any) -> Sums:
     return sums
 
 
+def _is_empty(iterator: Any) -> bool:
+    """Say whether an iterator has nothing to iterate over, which Chainer's cannot bear."""
+    dataset = getattr(iterator, "dataset", None)
+    return dataset is not None and len(dataset) == 0
+
+
 def _one_sweep(iterator: Any) -> Iterator[Any]:
     if hasattr(iterator, "reset"):
         iterator.reset()
@@ -136,10 +149,11 @@ def _one_sweep(iterator: Any) -> Iterator[Any]:
 
 def _evaluate_custom(evaluator: Any) -> Sums:
     original = evaluator.get_iterator("main")
-    if len(getattr(original, "dataset", (None,))) == 0:
+    if _is_empty(original):
         return {}
     counting = _CountingIterator(original)
     counted = copy.copy(evaluator)
+    counted.__class__ = type(evaluator).__base__  # without our evaluate
     counted._iterators = {**evaluator.get_all_iterators(), "main": counting}
     sums: Sums = {}
     result = counted.evaluate()

@@ -1,0 +1,103 @@
+import chainer
+import numpy as np
+from chainer.training.extensions import Evaluator
+from rank_tools import need_ranks, raises
+
+import nbmn
+
+X = np.random.RandomState(0).randn(17, 4).astype(np.float32)
+T = np.random.RandomState(1).randint(0, 3, 17).astype(np.int32)
+
+
+def build():
+    rng = np.random.RandomState(3)
+    normal = chainer.initializers.Normal(0.5, rng=rng)
+    return chainer.links.Classifier(chainer.links.Linear(4, 3, initialW=normal))
+
+
+def evaluator(cls, part, batch, model):
+    data = chainer.datasets.TupleDataset(X[part], T[part])
+    iterator = chainer.iterators.SerialIterator(data, batch, repeat=False, shuffle=False)
+    return cls(iterator, model)
+
+
+def shares(comm):
+    """Very unequal parts of the whole, one of them empty with 3 ranks."""
+    return {
+        1: [slice(0, 17)],
+        2: [slice(0, 4), slice(4, 17)],
+        3: [slice(0, 4), slice(4, 4), slice(4, 17)],
+    }[comm.size]
+
+
+def check_equals_the_evaluator_on_the_whole(comm):
+    alone = evaluator(Evaluator, slice(0, 17), 17, build())()
+    for cls in [Evaluator, Overridden]:
+        local = evaluator(cls, shares(comm)[comm.rank], 3 if cls is Evaluator else 20, build())
+        result = nbmn.create_multi_node_evaluator(local, comm)()
+        assert result.keys() == alone.keys() == {"main/loss", "main/accuracy"}
+        for key, value in alone.items():
+            np.testing.assert_allclose(result[key], value, rtol=1e-5)
+        everyone = comm.allgather_obj(result)
+        assert all(theirs == everyone[0] for theirs in everyone)  # to the last bit
+
+
+class Overridden(Evaluator):
+    def evaluate(self):
+        return super().evaluate()
+
+
+def check_can_be_called_again_and_leaves_the_original(comm):
+    local = evaluator(Evaluator, shares(comm)[comm.rank], 3, build())
+    local.name = "test"
+    multi_node = nbmn.create_multi_node_evaluator(local, comm)
+    assert isinstance(multi_node, Evaluator)
+    assert multi_node.name == "test"
+    assert multi_node.trigger == local.trigger
+    first = multi_node()
+    assert set(first) == {"test/main/loss", "test/main/accuracy"}
+    assert multi_node() == first
+    assert type(local) is Evaluator
+
+
+def check_keys_that_some_ranks_lack(comm):
+    class Odd(chainer.Chain):
+        def forward(self, x, t):
+            chainer.report({"common": comm.rank}, self)
+            if comm.rank == comm.size - 1:
+                chainer.report({"rare": 7.0, "array": np.zeros(2)}, self)
+
+    parts = [slice(0, 2), slice(2, 5), slice(5, 9)]
+    result = nbmn.create_multi_node_evaluator(
+        evaluator(Evaluator, parts[comm.rank], 9, Odd()), comm
+    )()
+    counts = [2, 3, 4][: comm.size]
+    assert set(result) == {"main/common", "main/rare"}
+    assert result["main/rare"] == 7.0
+    np.testing.assert_allclose(result["main/common"], np.average(range(comm.size), weights=counts))
+
+
+def check_float16_means(comm):
+    class Half(chainer.Chain):
+        def forward(self, x, t):
+            chainer.report({"v": np.float16(2.5)}, self)
+
+    many = chainer.datasets.TupleDataset(np.zeros((6000, 1), np.float32), np.zeros(6000))
+    iterator = chainer.iterators.SerialIterator(many, 1, repeat=False, shuffle=False)
+    result = nbmn.create_multi_node_evaluator(Evaluator(iterator, Half()), comm)()
+    assert result == {"main/v": 2.5}
+
+
+def check_failure_on_one_rank_is_an_error_on_all(comm):
+    class Fails(chainer.Chain):
+        def forward(self, x, t):
+            if comm.rank == comm.size - 1:
+                raise KeyError("broken sample")
+
+    multi_node = nbmn.create_multi_node_evaluator(
+        evaluator(Evaluator, slice(0, 3), 2, Fails()), comm
+    )
+    with raises((KeyError, RuntimeError), "broken sample"):
+        multi_node()
+    need_ranks(comm, 2)
+    assert comm.allgather_obj(1) == [1] * comm.size

@@ -1,0 +1,246 @@
+import copy
+import warnings
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+from rank_tools import need_ranks, raises
+
+import nbmn
+
+DATA = np.random.RandomState(5).randn(12, 6).astype(np.float32)
+LABELS = np.random.RandomState(6).randint(0, 3, 12).astype(np.int32)
+
+
+def classifier(seed, lazy=False, batch_norm=False):
+    rng = np.random.RandomState(seed)
+    layers = [
+        L.Linear(None if lazy else 6, 8, initialW=chainer.initializers.Normal(0.3, rng=rng)),
+        L.BatchNormalization(8) if batch_norm else F.relu,
+        L.Linear(None if lazy else 8, 3, initialW=chainer.initializers.Normal(0.3, rng=rng)),
+    ]
+    return L.Classifier(chainer.Sequential(*layers))
+
+
+def parts(comm, step):
+    order = np.random.RandomState(step).permutation(12)
+    return np.split(order, comm.size)
+
+
+def values(model):
+    return {name: p.array.copy() for name, p in sorted(model.namedparams())}
+
+
+def assert_alike(model, reference, rtol=1e-5):
+    for name, array in values(reference).items():
+        np.testing.assert_allclose(values(model)[name], array, rtol=rtol, atol=1e-6)
+
+
+def train_alone(comm, make, optimizer, steps):
+    model = make(0)
+    optimizer.setup(model)
+    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(0.01))
+    for step in range(steps):
+        everything = np.concatenate(parts(comm, step))
+        optimizer.update(model, DATA[everything], LABELS[everything])
+    return model
+
+
+def train_together(comm, make, optimizer, steps):
+    model = make(comm.rank)  # other weights on every rank
+    optimizer = nbmn.create_multi_node_optimizer(optimizer, comm)
+    optimizer.setup(model)
+    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(0.01))
+    for step in range(steps):
+        mine = parts(comm, step)[comm.rank]
+        optimizer.update(model, DATA[mine], LABELS[mine])
+    assert optimizer.t == steps
+    return model
+
+
+def check_equals_one_rank(comm):
+    for lazy in [False, True]:
+        for make_optimizer in [
+            lambda: chainer.optimizers.MomentumSGD(0.1),
+            chainer.optimizers.Adam,
+        ]:
+
+            def make(seed, lazy=lazy):
+                return classifier(seed, lazy)
+
+            together = train_together(comm, make, make_optimizer(), 4)
+            assert_alike(together, train_alone(comm, make, make_optimizer(), 4), 1e-3)
+
+
+def check_first_gradient_is_used(comm):
+    model = classifier(comm.rank)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm).setup(model)
+    before = values(model)
+    mine = parts(comm, 0)[comm.rank]
+    optimizer.update(model, DATA[mine], LABELS[mine])
+    assert any((values(model)[name] != array).any() for name, array in before.items())
+
+
+def check_gradients_computed_by_the_user(comm):
+    model = classifier(comm.rank)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm).setup(model)
+    alone = classifier(0)
+    sgd = chainer.optimizers.SGD(0.1).setup(alone)
+    for step in range(3):
+        mine = parts(comm, step)[comm.rank]
+        model.cleargrads()
+        model(DATA[mine], LABELS[mine]).backward()
+        optimizer.update()
+        everything = np.concatenate(parts(comm, step))
+        sgd.update(alone, DATA[everything], LABELS[everything])
+    assert_alike(model, alone)
+
+
+def check_wrapping_an_optimizer_that_is_set_up(comm):
+    """Gradients of other weights than rank 0's do not count; rank 0's does."""
+    model = classifier(comm.rank)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1).setup(model), comm)
+    alone = classifier(0)
+    sgd = chainer.optimizers.SGD(0.1).setup(alone)
+    mine = parts(comm, 0)[comm.rank]
+    model.cleargrads()
+    model(DATA[mine], LABELS[mine]).backward()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.update()
+    told = [w for w in caught if "do not count" in str(w.message)]
+    assert len(told) == (1 if comm.rank == 0 and comm.size > 1 else 0)
+    first = parts(comm, 0)[0]
+    sgd.update(alone, DATA[first], LABELS[first])
+    assert_alike(model, alone)
+
+
+def check_equal_weights_from_the_start_all_count(comm):
+    model = classifier(0, lazy=True)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm).setup(model)
+    alone = classifier(0, lazy=True)
+    sgd = chainer.optimizers.SGD(0.1).setup(alone)
+    mine = parts(comm, 0)[comm.rank]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(DATA[mine], LABELS[mine])
+        model.cleargrads()
+        model(DATA[mine], LABELS[mine]).backward()
+        optimizer.update()
+    everything = np.concatenate(parts(comm, 0))
+    sgd.update(alone, DATA[everything], LABELS[everything])
+    assert_alike(model, alone)
+
+
+class Branched(chainer.Chain):
+    """Uses its second branch only when told, and initialises it then."""
+
+    def __init__(self, seed):
+        super().__init__()
+        rng = np.random.RandomState(seed)
+        with self.init_scope():
+            self.a = L.Linear(6, 3, initialW=chainer.initializers.Normal(0.3, rng=rng))
+            self.b = L.Linear(None, 3, initialW=chainer.initializers.Normal(0.3, rng=rng))
+
+    def forward(self, x, t, scale, branch):
+        y = self.a(x)
+        if branch:
+            y = y + self.b(x)
+        return F.sum(F.softmax_cross_entropy(y, t, reduce="no")) * scale
+
+
+def check_branch_initialised_late_and_on_one_rank_only(comm):
+    last = comm.size - 1
+    model = Branched(comm.rank)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm).setup(model)
+    alone = Branched(last)  # the branch's values are those of the rank that used it
+    alone.a.W.array[...] = Branched(0).a.W.array
+    sgd = chainer.optimizers.SGD(0.1).setup(alone)
+    for step in range(4):
+        by_rank = parts(comm, step)
+        mine = by_rank[comm.rank]
+        use = step >= 2 and comm.rank == last
+        optimizer.update(model, DATA[mine], LABELS[mine], comm.size / 12, use)
+
+        def whole(by_rank=by_rank, step=step):
+            return sum(
+                alone(DATA[part], LABELS[part], 1 / 12, step >= 2 and rank == last)
+                for rank, part in enumerate(by_rank)
+            )
+
+        sgd.update(whole)
+    assert_alike(model, alone)
+
+
+def check_running_statistics_advance_once(comm):
+    model = classifier(0, lazy=True, batch_norm=True)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm).setup(model)
+    alone = classifier(0, lazy=True, batch_norm=True)
+    mine = parts(comm, 0)[comm.rank]
+    optimizer.update(model, DATA[mine], LABELS[mine])
+    alone(DATA[mine], LABELS[mine])
+    np.testing.assert_allclose(
+        model.predictor[1].avg_mean, alone.predictor[1].avg_mean, rtol=1e-5, atol=1e-7
+    )
+
+
+def check_passes_through(comm):
+    model = classifier(0)
+    actual = chainer.optimizers.Adam(alpha=0.01)
+    optimizer = nbmn.create_multi_node_optimizer(actual, comm)
+    assert optimizer.setup(model) is optimizer
+    assert optimizer.target is model
+    optimizer.alpha = 0.5
+    assert actual.alpha == 0.5
+    optimizer.new_epoch()
+    assert actual.epoch == optimizer.epoch == 1
+    optimizer.set_loss_scale(8.0)
+    optimizer.update(model, DATA, LABELS)
+    alone = classifier(0)
+    chainer.optimizers.Adam(alpha=0.5).setup(alone).update(alone, DATA, LABELS)
+    assert_alike(model, alone, 1e-4)
+    store = chainer.serializers.DictionarySerializer()
+    store.save(optimizer)
+    other = chainer.optimizers.Adam().setup(classifier(0))
+    chainer.serializers.NpzDeserializer(store.target).load(other)
+    assert other.t == 1
+    assert copy.copy(optimizer).actual_optimizer is actual
+
+
+def check_double_buffering_is_refused(comm):
+    with raises(NotImplementedError, "double_buffering"):
+        nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(), comm, double_buffering=True)
+
+
+def check_trainer(comm):
+    """A whole Trainer, with scattered data and the multi-node evaluator."""
+    dataset = chainer.datasets.TupleDataset(DATA, LABELS)
+    shard = nbmn.scatter_dataset(dataset if comm.rank == 0 else None, comm)
+    model = classifier(comm.rank)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm).setup(model)
+    iterator = chainer.iterators.SerialIterator(shard, 12 // comm.size, shuffle=False)
+    updater = chainer.training.updaters.StandardUpdater(iterator, optimizer)
+    trainer = chainer.training.Trainer(updater, (3, "epoch"), out="/nonexistent")
+    test = chainer.iterators.SerialIterator(shard, 5, repeat=False, shuffle=False)
+    evaluator = chainer.training.extensions.Evaluator(test, model)
+    trainer.extend(nbmn.create_multi_node_evaluator(evaluator, comm))
+    log = []
+    trainer.extend(
+        lambda t: log.append(dict(t.observation)),
+        name="log",
+        trigger=(1, "epoch"),
+        priority=chainer.training.PRIORITY_READER,
+    )
+    trainer.out = "."
+    trainer.run()
+
+    alone = classifier(0)
+    sgd = chainer.optimizers.SGD(0.1).setup(alone)
+    for epoch in range(3):
+        sgd.update(alone, DATA, LABELS)
+        with chainer.using_config("train", False):
+            loss = float(alone(DATA, LABELS).array)
+        np.testing.assert_allclose(log[epoch]["validation/main/loss"], loss, rtol=1e-5)
+    assert_alike(model, alone)
+    need_ranks(comm, 1)

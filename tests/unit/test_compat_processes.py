@@ -55,7 +55,10 @@ def test_workers_load_the_right_batches(tmp_path, method):
 
 
 def test_process_ends_with_an_iterator_left_open(tmp_path):
-    assert run_file(tmp_path / "open.py", LOADS.format(method="fork", end="")) == ["done"]
+    # Exit functions run last in, first out: this one comes after the iterator's end.
+    first = "import atexit\natexit.register(lambda: print('finalized', iterator._finalized))\n"
+    source = first + LOADS.format(method="fork", end="")
+    assert run_file(tmp_path / "open.py", source) == ["done", "finalized", "True"]
 
 
 def test_process_ends_with_a_worker_that_is_stuck(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Notebook, all_gone, wait_until
+from notebook_kernel import Notebook, all_gone, wait_until
 
 
 def _pids(notebook: Notebook) -> list[int]:

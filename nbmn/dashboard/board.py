@@ -11,6 +11,7 @@ from typing import Any
 
 from nbmn.dashboard.encoding import encode_frame, encode_state
 from nbmn.dashboard.model import RunModel, Snapshot
+from nbmn.dashboard.reload import answer_while_busy
 from nbmn.dashboard.static_view import html, plain
 from nbmn.records import Record
 
@@ -70,8 +71,10 @@ class LiveBoard:
         """
         if self._page is not None:
             raise RuntimeError("this board is shown already")
-        if not _in_jupyter():
+        kernel = _kernel()
+        if kernel is None:
             return
+        answer_while_busy(kernel)
         self._page = _Page(self.snapshot())
         self._thread = threading.Thread(target=self._push, name=f"board {self.run}", daemon=True)
         self._thread.start()
@@ -100,7 +103,7 @@ class LiveBoard:
         if self._page is not None:
             self._page.push(snapshot)
             self._page.close(snapshot)
-        elif not _in_jupyter():
+        elif _kernel() is None:
             print(plain(snapshot), file=sys.stdout, flush=True)
 
     def snapshot(self) -> Snapshot:
@@ -183,8 +186,8 @@ class _Page:
         return bundle
 
 
-def _in_jupyter() -> bool:
-    """Whether there is a front end that displays more than text."""
+def _kernel() -> Any:
+    """The kernel of this process; None where there is only a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    return shell is not None and hasattr(shell, "kernel")
+    return getattr(shell, "kernel", None)

@@ -16,7 +16,7 @@ import numpy as np
 from nbmn.dashboard import text
 from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
 
-__all__ = ["MAX_CHARTS", "columns", "decode_frame", "encode_frame", "encode_state", "format_value"]
+__all__ = ["MAX_CHARTS", "columns", "decode_frame", "encode_frame", "encode_state"]
 
 MAX_CHARTS = 4
 """Charts on a board; further values are in the table only."""
@@ -76,8 +76,8 @@ def encode_state(snapshot: Snapshot) -> str:
             running,
         ),
         "crowd": len(snapshot.ranks) > CROWD,
-        "names": list(snapshot.names),
-        "means": [format_value(name, value) for name, value in _pairs(snapshot, snapshot.means)],
+        "names": [text.label(name) for name in snapshot.names],
+        "means": [text.number(value) for value in snapshot.means],
         "rate": text.rate(snapshot.rate),
         "average": text.rate(snapshot.average),
         "reported": snapshot.samples > 0,
@@ -97,40 +97,39 @@ def band(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def format_value(name: str, value: float) -> str:
-    """A value in words; accuracies get no more digits than make sense."""
-    return text.number(value)
-
-
-def _pairs(snapshot: Snapshot, values: tuple[float, ...]) -> list[tuple[str, float]]:
-    return list(zip(snapshot.names, values, strict=True))
-
-
 def _row(snapshot: Snapshot, row: RankRow) -> dict[str, Any]:
     return {
         "rank": row.rank,
         "lamp": row.lamp.state,
         "detail": row.lamp.detail,
         "iteration": text.count(row.iteration) if row.iteration else "–",
-        "values": [format_value(name, value) for name, value in _pairs(snapshot, row.values)],
+        "values": [text.number(value) for value in row.values],
         "rate": text.rate(row.rate),
     }
 
 
 def _layout(snapshot: Snapshot, chart: Chart) -> dict[str, Any]:
+    # What the chart's head says: [line style, name, latest value].
+    several = len(snapshot.ranks) > 1
     if chart.key == THROUGHPUT:
-        latest = [["all ranks" if len(snapshot.ranks) > 1 else "", text.rate(snapshot.rate)]]
-        latest.append(["whole run", text.rate(snapshot.average)])
+        latest = [["", "average", text.rate(snapshot.average)]]
+        if snapshot.status == "running":
+            name = "all ranks" if several else "now"
+            latest.insert(0, ["mean" if several else "", name, text.rate(snapshot.rate)])
     else:
-        values = dict(_pairs(snapshot, snapshot.means))
-        mean = "mean" if len(snapshot.ranks) > 1 else ""
+        values = dict(zip(snapshot.names, snapshot.means, strict=True))
         latest = [
-            [name if index or name != chart.key else mean, format_value(name, values[name])]
-            for index, name in enumerate(chart.names)
+            [
+                "mean" if several else "",
+                "mean" if several else "",
+                text.number(values[chart.names[0]]),
+            ]
+        ]
+        latest += [
+            ["other", text.label(name), text.number(values[name])] for name in chart.names[1:]
         ]
     return {
         "key": chart.key,
-        "names": list(chart.names),
         "points": len(chart.x),
         "columns": columns(chart, snapshot.ranks),
         "x_label": chart.x_label,

@@ -1,4 +1,4 @@
-"""The Bokeh figures of a board, built empty; the page fills them."""
+"""The Bokeh figures of a board, built all but empty; the page fills them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from bokeh.themes import Theme
 
+from nbmn.dashboard import text
 from nbmn.dashboard.encoding import MAX_CHARTS, columns
 from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart
 from nbmn.dashboard.palette import NEUTRAL, rank_color
 
 __all__ = ["encode_figures", "make_figure"]
 
+_FEW = 3
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 _THEME = Theme(
     json={
@@ -64,17 +66,17 @@ def encode_figures(charts: tuple[Chart, ...], ranks: tuple[int, ...]) -> str:
 
 
 def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:
-    """An empty figure with a data source named ``points`` of one column per curve.
+    """A figure with a data source named ``points`` of one column per curve.
 
     Parameters
     ----------
     chart : Chart
-        Says which curves there are; its numbers are not used.
+        Says which curves there are; of its numbers only one point is used.
     ranks : tuple of int
         Those shown; more than eight share one colour and a band.
     """
     throughput = chart.key == THROUGHPUT
-    source = ColumnDataSource({name: [] for name in ["x", *columns(chart, ranks)]}, name="points")
+    source = ColumnDataSource(_first_point(chart, ranks), name="points")
     plot = figure(
         height=230,
         min_width=220,
@@ -96,10 +98,23 @@ def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:
         plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]a")
         if len(ranks) > 1:
             _add_total_axis(plot)
-    _add_ranks(plot, source, ranks)
-    mean = _add_means(plot, source, chart, len(ranks))
+    if len(ranks) <= _FEW:
+        # Few ranks: the mean is as noisy as they are, and would hide them.
+        mean = _add_mean(plot, source, len(ranks))
+        _add_ranks(plot, source, ranks)
+    else:
+        _add_ranks(plot, source, ranks)
+        mean = _add_mean(plot, source, len(ranks))
+    _add_others(plot, source, chart)
     plot.add_tools(_hover(chart, ranks, mean))
     return plot
+
+
+def _first_point(chart: Chart, ranks: tuple[int, ...]) -> dict[str, list[float]]:
+    """Something to set the first ranges by; the page puts all points in its place."""
+    first = float(chart.x[0]) if chart.x.size else 0.0
+    mean = float(chart.mean[0]) if chart.mean.size else 0.0
+    return {"x": [first], **{name: [mean] for name in columns(chart, ranks)}}
 
 
 def _add_total_axis(plot: Any) -> None:
@@ -124,7 +139,7 @@ def _add_ranks(plot: Any, source: ColumnDataSource, ranks: tuple[int, ...]) -> N
             f"r{rank}",
             source=source,
             line_color=rank_color(0 if crowd else rank),
-            line_alpha=0.12 if crowd else 0.9 if len(ranks) <= 2 else 0.75,
+            line_alpha=0.12 if crowd else 0.9,
             line_width=1 if crowd else 1.5 if len(ranks) > 1 else 2,
             line_join="round",
             name=f"rank {rank}",
@@ -135,17 +150,21 @@ def _add_ranks(plot: Any, source: ColumnDataSource, ranks: tuple[int, ...]) -> N
         plot.scatter("x", "y", source=ends, color="color", size=5, name="newest")
 
 
-def _add_means(plot: Any, source: ColumnDataSource, chart: Chart, ranks: int) -> Any:
-    mean = plot.line(
+def _add_mean(plot: Any, source: ColumnDataSource, ranks: int) -> Any:
+    few = ranks <= _FEW
+    return plot.line(
         "x",
         "mean",
         source=source,
         line_color=NEUTRAL,
-        line_width=2.5,
-        line_alpha=1.0 if ranks > 1 else 0.0,
+        line_width=4 if few else 2.5,
+        line_alpha=0.0 if ranks == 1 else 0.3 if few else 1.0,
         line_join="round",
         name="mean",
     )
+
+
+def _add_others(plot: Any, source: ColumnDataSource, chart: Chart) -> None:
     for index in range(len(chart.others)):
         plot.line(
             "x",
@@ -156,7 +175,6 @@ def _add_means(plot: Any, source: ColumnDataSource, chart: Chart, ranks: int) ->
             line_width=2,
             name=f"other {index}",
         )
-    return mean
 
 
 def _hover(chart: Chart, ranks: tuple[int, ...], mean: Any) -> HoverTool:
@@ -168,7 +186,7 @@ def _hover(chart: Chart, ranks: tuple[int, ...], mean: Any) -> HoverTool:
         lines += [("lowest", f"@low{number}"), ("highest", f"@high{number}")]
     else:
         lines += [(f"rank {rank}", f"@r{rank}{number}") for rank in ranks]
-    lines += [(name, f"@other{i}{number}") for i, name in enumerate(chart.names[1:])]
+    lines += [(text.label(name), f"@other{i}{number}") for i, name in enumerate(chart.names[1:])]
     return HoverTool(
         renderers=[mean],
         tooltips=lines,

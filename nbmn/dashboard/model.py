@@ -50,7 +50,8 @@ class RankRow:
     values: tuple[float, ...]
     """Latest value per name of :attr:`Snapshot.names`; NaN where there is none."""
     rate: float
-    """Samples per second lately; NaN before there are two steps."""
+    """Samples per second lately, and over the whole run once it is over; NaN before
+    there are two steps, and for a rank that has left a run that goes on."""
     samples: int
 
 
@@ -279,16 +280,20 @@ class RunModel:
         )
         rates = [row.rate for row in rows if not math.isnan(row.rate)]
         samples = sum(state.samples for state in self._state)
+        average = self._average(samples)
+        # What a failed rank reported last says nothing about the run now.
+        alive = np.array([s.ended is None or s.ended.status != "failed" for s in self._state])
+        alive |= not alive.any()
         return Snapshot(
             title=self.title,
             status=self.status,
             ranks=self.ranks,
             names=names,
-            means=tuple(_mean(last[name]) for name in names),
+            means=tuple(_mean(last[name][alive]) for name in names),
             rows=rows,
             progress=self.progress(end),
-            rate=sum(rates) if rates else math.nan,
-            average=self._average(samples),
+            rate=sum(rates) if rates and self._finished is None else average,
+            average=average,
             samples=samples,
             charts=self.charts(),
             message=self.message,
@@ -322,8 +327,9 @@ class RunModel:
         elapsed = 0.0 if self._begin is None else max(0.0, now - self._begin)
         if not begun:
             return Progress(iterations=self._iterations, epochs=self._epochs, elapsed=elapsed)
-        # Ranks that left early must not hold the bar back.
-        slowest = [state for state in begun if state.ended is None] or begun
+        # Ranks that left early or fell silent must not hold the bar back.
+        present = [s for s in begun if s.ended is None and now - s.heard <= self._silent_after]
+        slowest = present or begun
         iteration = min(state.iteration for state in slowest)
         epochs = [state.epoch for state in slowest if state.epoch is not None]
         epoch = min(epochs) if epochs else None
@@ -365,11 +371,15 @@ class RunModel:
     def _rate(self, state: _Rank, now: float) -> float:
         if len(state.recent) < 2:
             return math.nan
+        if self._finished is not None:
+            spent = state.stepped - state.started
+            return state.samples / spent if spent > 0 else math.nan
+        if state.ended is not None:
+            return math.nan
         (start, before), (stop, after) = state.recent[0], state.recent[-1]
-        if self._finished is None and state.ended is None:
-            # A stalled rank slows down on the board once a step is overdue.
-            grace = max(1.0, 2 * (stop - start) / (len(state.recent) - 1))
-            stop = max(stop, now - grace)
+        # A stalled rank slows down on the board once a step is overdue.
+        grace = max(1.0, 2 * (stop - start) / (len(state.recent) - 1))
+        stop = max(stop, now - grace)
         return (after - before) / (stop - start) if stop > start else math.nan
 
     def _average(self, samples: int) -> float:

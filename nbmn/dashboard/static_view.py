@@ -13,13 +13,13 @@ from html import escape
 import numpy as np
 
 from nbmn.dashboard import text
-from nbmn.dashboard.encoding import MAX_CHARTS, band, format_value
+from nbmn.dashboard.encoding import MAX_CHARTS, band
 from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
 from nbmn.dashboard.palette import LAMPS, NEUTRAL, rank_color
 
 __all__ = ["html", "plain", "svg"]
 
-_WIDTH, _HEIGHT, _GAP = 430, 250, 20
+_WIDTH, _HEIGHT, _GAP = 400, 240, 16
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 30, 38
 _TEXT = "#767676"
 
@@ -29,7 +29,7 @@ def plain(snapshot: Snapshot) -> str:
     title = snapshot.title or "training"
     parts = [f"{title}: {snapshot.status}", *_headline(snapshot)]
     parts += [
-        f"{name} {format_value(name, mean)}"
+        f"{text.label(name)} {text.number(mean)}"
         for name, mean in zip(snapshot.names, snapshot.means, strict=True)
     ]
     if snapshot.samples:
@@ -66,13 +66,13 @@ def html(snapshot: Snapshot) -> str:
 
 
 def svg(snapshot: Snapshot) -> str:
-    """The charts, two in a row, as an SVG document with one path per rank and chart."""
+    """The charts, two or three in a row, as an SVG document with one path per rank and chart."""
     charts = snapshot.charts[:MAX_CHARTS]
-    across = min(2, len(charts))
+    across = min(len(charts), 2 if len(charts) in (2, 4) else 3)
     width = across * _WIDTH + (across - 1) * _GAP
-    height = math.ceil(len(charts) / 2) * _HEIGHT
+    height = math.ceil(len(charts) / max(1, across)) * _HEIGHT
     panels = [
-        f'<g transform="translate({index % 2 * (_WIDTH + _GAP)},{index // 2 * _HEIGHT})">'
+        f'<g transform="translate({index % across * (_WIDTH + _GAP)},{index // across * _HEIGHT})">'
         f"{_panel(chart, snapshot.ranks)}</g>"
         for index, chart in enumerate(charts)
     ]
@@ -105,7 +105,12 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
         return floor - (y - bottom) / (top - bottom) * (floor - _TOP)
 
     name = "samples/s per rank" if chart.key == THROUGHPUT and len(ranks) > 1 else chart.key
-    parts = [f'<text x="{_LEFT}" y="16" font-size="12" font-weight="600">{escape(name)}</text>']
+    keys = ["grey: mean"] if len(ranks) > 1 else []
+    keys += [f"dashed: {text.label(other)}" for other in chart.names[1:]]
+    parts = [
+        f'<text x="{_LEFT}" y="16" font-size="12" font-weight="600">{escape(name)}</text>',
+        f'<text x="{_WIDTH - _RIGHT}" y="16" text-anchor="end">{escape(", ".join(keys))}</text>',
+    ]
     for tick in _ticks(bottom, top):
         y = float(up(np.float64(tick)))
         parts.append(
@@ -188,7 +193,7 @@ def _area(across, up, chart: Chart) -> str:
 
 def _ticks(low: float, high: float) -> list[float]:
     """About five round numbers between ``low`` and ``high``."""
-    rough = (high - low) / 5
+    rough = (high - low) / 6
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     first = math.ceil(low / step)
@@ -202,14 +207,14 @@ def _label(value: float) -> str:
 
 
 def _table(snapshot: Snapshot) -> str:
-    head = ["rank", "state", "iteration", *map(escape, snapshot.names)]
+    head = ["rank", "state", "iteration", *(escape(text.label(name)) for name in snapshot.names)]
     if snapshot.samples:
         head.append("samples/s")
     lines = ["".join(f'<th style="text-align:left">{cell}</th>' for cell in head)]
     lines += [_table_row(snapshot, row) for row in snapshot.rows]
     if len(snapshot.rows) > 1:
         cells = ["all", "", ""]
-        cells += [format_value(n, m) for n, m in zip(snapshot.names, snapshot.means, strict=True)]
+        cells += map(text.number, snapshot.means)
         if snapshot.samples:
             cells.append(text.rate(snapshot.rate))
         lines.append("".join(f'<td style="text-align:left"><b>{cell}</b></td>' for cell in cells))
@@ -220,10 +225,10 @@ def _table_row(snapshot: Snapshot, row: RankRow) -> str:
     crowd = len(snapshot.ranks) > CROWD
     swatch = "" if crowd else f'<span style="color:{rank_color(row.rank)}">●</span> '
     mark = f'<span style="color:{LAMPS[row.lamp.state]}">{text.GLYPHS[row.lamp.state]}</span>'
-    detail = f" {row.lamp.detail}" if row.lamp.detail else ""
+    detail = f": {row.lamp.detail}" if row.lamp.detail else ""
     cells = [f"{swatch}{row.rank}", f"{mark} {escape(row.lamp.state + detail)}"]
     cells.append(text.count(row.iteration) if row.iteration else "–")
-    cells += [format_value(n, v) for n, v in zip(snapshot.names, row.values, strict=True)]
+    cells += map(text.number, row.values)
     if snapshot.samples:
         cells.append(text.rate(row.rate))
     return "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells)

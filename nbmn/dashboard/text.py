@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["GLYPHS", "count", "duration", "headline", "number", "rate"]
+__all__ = ["GLYPHS", "count", "duration", "headline", "label", "number", "rate"]
 
 GLYPHS = {
     "starting": "…",
@@ -29,6 +29,11 @@ def number(value: float) -> str:
     if size and not 1e-4 <= size < 1e5:
         return f"{value:.2e}"
     return f"{value:.{max(0, 4 if size < 1 else 3 - int(math.log10(size)))}f}"
+
+
+def label(name: str) -> str:
+    """A value's name for people: ``validation/main/loss`` is ``validation loss``."""
+    return " ".join(part for part in name.split("/") if part != "main") or name
 
 
 def rate(value: float) -> str:

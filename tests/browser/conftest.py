@@ -76,7 +76,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """JupyterLab without token, on a free loopback port, with its settings in a temporary folder."""
+    """JupyterLab without token, on a free loopback port; settings in a temporary folder."""
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     home = tmp_path_factory.mktemp("lab")
     root = home / "notebooks"

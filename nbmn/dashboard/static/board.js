@@ -94,6 +94,11 @@ function watchTheme(react) {
 // ---- Numbers: the other half of nbmn/dashboard/encoding.py
 
 function unpack(view, layout) {
+  const size = layout.reduce((sum, { points, columns }) => {
+    return sum + 8 * Math.ceil((8 * points + 4 * points * columns.length) / 8);
+  }, 0);
+  // A page that loads in the middle of an update may see words and numbers of different moments.
+  if (size !== view.byteLength) return null;
   const bytes = view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength);
   let offset = 0;
   return layout.map(({ points, columns }) => {
@@ -352,6 +357,7 @@ class Board {
       this.buildCharts(JSON.parse(figures));
     }
     const tables = unpack(this.model.get("frame"), state.charts);
+    if (tables === null) return;
     state.charts.forEach((layout, index) => {
       const chart = this.charts.get(layout.key);
       if (!chart) return;
@@ -389,6 +395,7 @@ class Board {
       this.bokeh = await loadBokeh(runtime);
       await connected(chart.plot);
       if (turn !== chart.turn || this.closed) return;
+      this.paintTheme(); // styles do not count before the board is on the page
       this.clear(chart);
       chart.plot.replaceChildren();
       const views = await this.bokeh.embed.embed_item(item, chart.plot);
@@ -417,8 +424,9 @@ class Board {
 
   drawLatest(chart) {
     chart.latest.replaceChildren();
-    for (const [name, text] of chart.layout.latest) {
+    for (const [style, name, text] of chart.layout.latest) {
       const part = make("span", "nbmn-stat", chart.latest);
+      if (style) make("i", `nbmn-key nbmn-key-${style}`, part);
       if (name) make("span", "nbmn-dim", part, `${name} `);
       make("b", "", part, text);
     }
@@ -471,6 +479,7 @@ class Board {
       axis.major_label_text_color = dim;
     }
     const crowd = this.state.crowd;
+    const faint = Math.min(0.2, 5 / this.state.rows.length);
     const some = this.pointed !== null || this.lit.size > 0;
     for (const renderer of plot.renderers) {
       const { name, glyph } = renderer;
@@ -480,7 +489,7 @@ class Board {
         const rank = Number(name.slice(5));
         const lit = rank === this.pointed || this.lit.has(rank);
         glyph.line_color = crowd ? (lit ? accent : this.colors["rank-0"]) : this.color(rank);
-        glyph.line_alpha = lit ? 1 : crowd ? (some ? 0.06 : 0.16) : some ? 0.2 : 0.85;
+        glyph.line_alpha = lit ? 1 : crowd ? (some ? faint / 2 : faint) : some ? 0.2 : 0.9;
         glyph.line_width = lit ? 2.5 : crowd ? 1 : 1.5;
         renderer.level = lit ? "annotation" : "glyph";
       }

@@ -1,0 +1,118 @@
+"""Let a reloaded page find the board again while a cell still blocks the kernel.
+
+A reloaded JupyterLab asks what the kernel can do and which widgets there are. Both
+questions go to the main thread, which is busy with the cell: to a subshell only
+once the first has been answered, and that is too late for the second. So these
+messages, and no others, are answered from the kernel's shell channel thread while
+the main thread does not get to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+__all__ = ["answer_while_busy"]
+
+_PATIENCE = 0.25
+"""Seconds the main thread has to show that it is not blocked."""
+
+_CONTROL = "jupyter.widget.control"
+_NEEDED = (
+    "comm_manager",
+    "kernel_info",
+    "shell_channel_thread",
+    "shell_channel_thread_main",
+    "shell_stream",
+)
+
+
+@functools.cache
+def answer_while_busy(kernel: Any) -> bool:
+    """Answer the questions of a reloaded page in place of a blocked main thread.
+
+    Local; does its work once per kernel. Everything else passes through unchanged and
+    in order.
+
+    Parameters
+    ----------
+    kernel : ipykernel.kernelbase.Kernel
+        The kernel of this process.
+
+    Returns
+    -------
+    bool
+        False for a kernel without a shell channel thread (ipykernel before 7): there
+        the board comes back when the cell ends.
+    """
+    if any(getattr(kernel, name, None) is None for name in _NEEDED):
+        return False
+    in_order = asyncio.Lock()
+
+    async def receive(message: list[Any]) -> None:
+        async with in_order:
+            if _is_question(kernel, message) and not await _responds(kernel.io_loop):
+                _answer(kernel, message)
+            else:
+                await kernel.shell_channel_thread_main(message)
+
+    # The stream belongs to that thread.
+    loop = kernel.shell_channel_thread.io_loop
+    loop.add_callback(lambda: kernel.shell_stream.on_recv(receive, copy=False))
+    return True
+
+
+def _is_question(kernel: Any, message: list[Any]) -> bool:
+    """Whether it is for the main thread and one of those a reloaded page asks."""
+    session = kernel.session
+    try:
+        _, (_, header, _, _, content, *_) = session.feed_identities(message, copy=False)
+        header = session.unpack(header.bytes)
+        if header.get("subshell_id"):
+            return False
+        kind = header["msg_type"]
+        if kind in ("comm_open", "comm_msg"):
+            content = session.unpack(content.bytes)
+    except (KeyError, TypeError, ValueError):
+        return False  # the kernel's own handler says what is wrong with it
+    if kind == "comm_open":
+        return content.get("target_name") == _CONTROL
+    if kind == "comm_msg":
+        comm = kernel.comm_manager.get_comm(content.get("comm_id"))
+        return comm is not None and comm.target_name == _CONTROL
+    return kind == "kernel_info_request"
+
+
+async def _responds(main_loop: Any) -> bool:
+    """Whether the main thread gets to its event loop within a moment."""
+    here = asyncio.get_running_loop()
+    reached = asyncio.Event()
+    main_loop.add_callback(lambda: here.call_soon_threadsafe(reached.set))
+    try:
+        await asyncio.wait_for(reached.wait(), _PATIENCE)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _answer(kernel: Any, message: list[Any]) -> None:
+    session = kernel.session
+    identities, frames = session.feed_identities(message, copy=False)
+    request = session.deserialize(frames, copy=False)
+
+    def publish(state: str, parent: dict[str, Any] | None) -> None:
+        content = {"execution_state": state}
+        session.send(kernel.iopub_socket, "status", content, parent=parent, ident=b"status")
+
+    publish("busy", request)
+    kind = request["header"]["msg_type"]
+    if kind == "kernel_info_request":
+        reply = {"status": "ok", **kernel.kernel_info}
+        session.send(kernel.shell_stream, "kernel_info_reply", reply, request, identities)
+    else:
+        # The widgets' state goes out on IOPub, which takes messages from any thread.
+        getattr(kernel.comm_manager, kind)(kernel.shell_stream, identities, request)
+    # A request is over when its idle has come; the kernel itself is still at work.
+    publish("idle", request)
+    publish("busy", None)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from nbmn.dashboard.encoding import encode_frame, encode_state
-from nbmn.dashboard.model import RunModel, Snapshot
+from nbmn.dashboard.model import RunModel
 from nbmn.dashboard.reload import answer_while_busy
+from nbmn.dashboard.snapshot import Snapshot
 from nbmn.dashboard.static_view import html, plain
 from nbmn.records import Record
 

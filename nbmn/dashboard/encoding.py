@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nbmn.dashboard import text
-from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
+from nbmn.dashboard.snapshot import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
 
 __all__ = ["MAX_CHARTS", "columns", "decode_frame", "encode_frame", "encode_state"]
 
@@ -126,7 +126,8 @@ def _layout(snapshot: Snapshot, chart: Chart) -> dict[str, Any]:
             ]
         ]
         latest += [
-            ["other", text.label(name), text.number(values[name])] for name in chart.names[1:]
+            ["other", _beside(name, chart.key), text.number(values[name])]
+            for name in chart.names[1:]
         ]
     return {
         "key": chart.key,
@@ -136,6 +137,11 @@ def _layout(snapshot: Snapshot, chart: Chart) -> dict[str, Any]:
         "top": _top(chart) if chart.key == THROUGHPUT else None,
         "latest": latest,
     }
+
+
+def _beside(name: str, key: str) -> str:
+    """``validation loss`` is just ``validation`` in the chart of the loss."""
+    return text.label(name).removesuffix(key).strip() or text.label(name)
 
 
 def _top(chart: Chart) -> float:

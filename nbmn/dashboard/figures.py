@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from typing import Any
 
 from bokeh.embed import json_item
@@ -19,13 +20,20 @@ from bokeh.themes import Theme
 
 from nbmn.dashboard import text
 from nbmn.dashboard.encoding import MAX_CHARTS, columns
-from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart
 from nbmn.dashboard.palette import NEUTRAL, rank_color
+from nbmn.dashboard.snapshot import CROWD, THROUGHPUT, Chart
 
 __all__ = ["encode_figures", "make_figure"]
 
 _FEW = 3
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+# Bokeh's own tooltip is white in every theme: this lies over it, in the page's colours.
+_TOOLTIP = (
+    '<div style="margin:-5px;padding:6px 10px;border-radius:3px;font:11px/1.5 system-ui,sans-serif;'
+    'background:var(--nbmn-paper,#fff);color:var(--nbmn-text,#222)">'
+    '<div style="color:var(--nbmn-dim,#666)">{head}</div>'
+    '<div style="display:grid;grid-template-columns:auto 1fr auto;gap:0 8px">{rows}</div></div>'
+)
 _THEME = Theme(
     json={
         "attrs": {
@@ -178,19 +186,32 @@ def _add_others(plot: Any, source: ColumnDataSource, chart: Chart) -> None:
 
 
 def _hover(chart: Chart, ranks: tuple[int, ...], mean: Any) -> HoverTool:
-    number = "{0.[0]a}" if chart.key == THROUGHPUT else "{0.[0000]}"
-    lines = [(chart.x_label.split(" ")[0], "@x{0.[0]}" if chart.key == THROUGHPUT else "@x{0,0}")]
-    if len(ranks) > 1:
-        lines.append(("mean", f"@mean{number}"))
+    throughput = chart.key == THROUGHPUT
+    number = "{0.[0]a}" if throughput else "{0.[0000]}"
+    head = "@x{0.[0]} " + chart.x_label.strip("time ()") if throughput else "iteration @x{0,0}"
+    lines = [("--nbmn-text", "mean", f"@mean{number}")] if len(ranks) > 1 else []
     if len(ranks) > CROWD:
-        lines += [("lowest", f"@low{number}"), ("highest", f"@high{number}")]
+        lines.append(("--nbmn-rank-0", "range", f"@low{number} – @high{number}"))
     else:
-        lines += [(f"rank {rank}", f"@r{rank}{number}") for rank in ranks]
-    lines += [(text.label(name), f"@other{i}{number}") for i, name in enumerate(chart.names[1:])]
+        lines += [
+            (f"--nbmn-rank-{rank % 8}", f"rank {rank}", f"@r{rank}{number}") for rank in ranks
+        ]
+    for index, name in enumerate(chart.names[1:]):
+        lines.append(("--nbmn-text", text.label(name), f"@other{index}{number}"))
     return HoverTool(
         renderers=[mean],
-        tooltips=lines,
+        tooltips=_TOOLTIP.format(head=head, rows="".join(map(_tooltip_row, lines))),
         mode="vline",
         line_policy="nearest",
         point_policy="follow_mouse",
+        show_arrow=False,
+    )
+
+
+def _tooltip_row(line: tuple[str, str, str]) -> str:
+    color, name, value = line
+    return (
+        '<i style="width:10px;height:3px;align-self:center;border-radius:2px;'
+        f'background:var({color},{NEUTRAL})"></i>'
+        f'<span>{escape(name)}</span><b style="text-align:right">{value}</b>'
     )

@@ -9,6 +9,7 @@ When the capacity is reached, neighbouring buckets merge and the spacing doubles
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -246,12 +247,21 @@ class RateHistory:
         self.width *= 2
         self._next = [math.ceil(edge / 2) for edge in self._next]
 
-    def curves(self, patience: float = 2.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def curves(
+        self, working: Sequence[bool], patience: float = 2.0
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rates in the middle of each interval.
 
-        The last intervals are left out while some ranks have yet to report on
-        them, for ``patience`` seconds at most: after that a rank that fell
-        silent counts as zero.
+        The last intervals are left out while some of the ``working`` ranks have yet
+        to report on them, for ``patience`` seconds at most: after that a rank that
+        fell silent counts as zero.
+
+        Parameters
+        ----------
+        working : sequence of bool
+            Per rank, whether more is to be expected of it.
+        patience : float
+            Seconds.
 
         Returns
         -------
@@ -263,11 +273,12 @@ class RateHistory:
             Sum over the ranks.
         """
         reached = np.array(self._next) - 1
-        active = reached[~np.isnan(np.array(self._time))]
-        if not active.size:
+        begun = ~np.isnan(np.array(self._time))
+        if not begun.any():
             return np.empty(0), np.empty((len(reached), 0)), np.empty(0)
-        lag = math.ceil(patience / self.width)
-        count = max(0, int(max(active.min(), active.max() - lag)))
+        furthest = reached[begun].max()
+        slowest = reached[begun & np.array(working)].min(initial=furthest)
+        count = max(0, int(max(slowest, furthest - math.ceil(patience / self.width))))
         rate = np.diff(self._at_edge[:, : count + 1], axis=1) / self.width
         time = (np.arange(count) + 0.5) * self.width
         known = np.isfinite(rate)

@@ -1,8 +1,8 @@
 """From records to what a board shows; no drawing, no threads, no clock of its own.
 
 :class:`RunModel` takes records one at a time and answers with a frozen
-:class:`Snapshot`. ``now`` is always passed in, in seconds since the epoch on the
-notebook's clock.
+:class:`~nbmn.dashboard.snapshot.Snapshot`. ``now`` is always passed in, in seconds since
+the epoch on the notebook's clock.
 """
 
 from __future__ import annotations
@@ -15,98 +15,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nbmn.dashboard.history import IterationGrid, RateHistory, ValueHistory
+from nbmn.dashboard.snapshot import (
+    CROWD,
+    THROUGHPUT,
+    Chart,
+    Lamp,
+    Progress,
+    RankRow,
+    Snapshot,
+)
 from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step
 
-__all__ = ["CROWD", "Chart", "Lamp", "Progress", "RankRow", "RunModel", "Snapshot"]
-
-CROWD = 8
-"""More ranks than this share one colour, a band and a mean, instead of a colour each."""
-
-THROUGHPUT = "samples/s"
+__all__ = ["RunModel"]
 
 _SKEW = 2.0
 _SECONDARY = ("validation", "val", "valid", "test", "eval")
-
-
-@dataclass(frozen=True, slots=True)
-class Lamp:
-    """What a rank does, in one word.
-
-    ``state`` is ``starting``, ``idle``, ``running``, ``waiting``, ``failed``,
-    ``silent``, ``done`` or ``interrupted``; ``detail`` says more in a few words.
-    """
-
-    state: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """One line of the legend."""
-
-    rank: int
-    lamp: Lamp
-    iteration: int
-    values: tuple[float, ...]
-    """Latest value per name of :attr:`Snapshot.names`; NaN where there is none."""
-    rate: float
-    """Samples per second lately, and over the whole run once it is over; NaN before
-    there are two steps, and for a rank that has left a run that goes on."""
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the run is, measured by the slowest rank that reports."""
-
-    iteration: int = 0
-    iterations: int | None = None
-    epoch: float | None = None
-    epochs: float | None = None
-    fraction: float | None = None
-    """Between 0 and 1; None while no total is known."""
-    eta: float | None = None
-    """Seconds to go; None while it cannot be told."""
-    elapsed: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """The curves of one chart.
-
-    ``x`` has shape (points,), ``ranks`` (ranks, points), the others (points,);
-    all float64, NaN where there is nothing to draw.
-    """
-
-    key: str
-    names: tuple[str, ...]
-    """The values shown: the first per rank, the others as their mean."""
-    x: np.ndarray
-    ranks: np.ndarray
-    mean: np.ndarray
-    others: tuple[np.ndarray, ...] = ()
-    x_label: str = "iteration"
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everything a board shows at one moment."""
-
-    title: str
-    status: str
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-    means: tuple[float, ...]
-    """Mean over the ranks of the latest values, per name."""
-    rows: tuple[RankRow, ...]
-    progress: Progress
-    rate: float
-    """Samples per second of all ranks together, lately."""
-    average: float
-    """The same over the whole run."""
-    samples: int
-    charts: tuple[Chart, ...]
-    message: str = ""
 
 
 @dataclass(slots=True)
@@ -417,7 +340,8 @@ class RunModel:
         return Chart(kind, tuple(names), x, ranks, mean, tuple(others))
 
     def _rate_chart(self) -> Chart:
-        time, ranks, total = self._rates.curves()
+        working = [self._finished is None and state.ended is None for state in self._state]
+        time, ranks, total = self._rates.curves(working)
         unit, seconds = "s", 1.0
         if time.size and time[-1] > 3 * 3600:
             unit, seconds = "h", 3600.0

@@ -14,13 +14,14 @@ import numpy as np
 
 from nbmn.dashboard import text
 from nbmn.dashboard.encoding import MAX_CHARTS, band
-from nbmn.dashboard.model import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
 from nbmn.dashboard.palette import LAMPS, NEUTRAL, rank_color
+from nbmn.dashboard.snapshot import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
 
 __all__ = ["html", "plain", "svg"]
 
 _WIDTH, _HEIGHT, _GAP = 400, 240, 16
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 30, 38
+_FINE = 4
 _TEXT = "#767676"
 
 
@@ -131,39 +132,51 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
     crowd = len(ranks) > CROWD
     if crowd:
         parts.append(_area(across, up, chart))
-    budget = 60 if crowd else 200
+    parts.append(f'<g transform="scale({1 / _FINE})" fill="none" stroke-linecap="round">')
+    budget = 40 if crowd else 200
     for rank, curve in zip(ranks, chart.ranks, strict=True):
         color = rank_color(0 if crowd else rank)
-        style = 'stroke-opacity=".18"' if crowd else 'stroke-width="1.5" stroke-opacity=".85"'
-        parts.append(
-            f'<path id="{escape(chart.key)}-{rank}" d="{_line(across, up, chart.x, curve, budget)}"'
-            f' fill="none" stroke="{color}" {style}/>'
-        )
+        style = _stroke(1, color, min(0.2, 5 / len(ranks))) if crowd else _stroke(1.5, color, 0.85)
+        path = _line(across, up, chart.x, curve, budget)
+        parts.append(f'<path id="{escape(chart.key)}-{rank}" d="{path}" {style}/>')
     if len(ranks) > 1:
         path = _line(across, up, chart.x, chart.mean, 200)
-        parts.append(f'<path d="{path}" fill="none" stroke="{NEUTRAL}" stroke-width="2.5"/>')
+        parts.append(f'<path d="{path}" {_stroke(2.5, NEUTRAL)}/>')
     for curve in chart.others:
         path = _line(across, up, chart.x, curve, 200)
-        parts.append(
-            f'<path d="{path}" fill="none" stroke="{NEUTRAL}" stroke-width="2"'
-            ' stroke-dasharray="6 4"/>'
-        )
+        style = _stroke(2, NEUTRAL)
+        parts.append(f'<path d="{path}" {style} stroke-dasharray="{6 * _FINE} {4 * _FINE}"/>')
+    parts.append("</g>")
     return "".join(parts)
 
 
 def _line(across, up, x: np.ndarray, y: np.ndarray, budget: int) -> str:
-    """Path data of at most about ``budget`` points; extremes of each stretch are kept."""
+    """Path data of at most about ``budget`` points; extremes of each stretch are kept.
+
+    Whole numbers on a scale of ``_FINE`` to the pixel, each point relative to the one
+    before: 64 ranks fit into a notebook without being felt.
+    """
     x, y = _thin(x, y, budget)
-    parts, pen = [], "M"
-    for left, height in zip(across(x), up(y), strict=True):
-        if not math.isfinite(height):
-            pen = "M"
+    known = np.isfinite(y)
+    points = np.zeros((len(x), 2), np.int64)
+    points[:, 0] = np.rint(across(x) * _FINE)
+    points[known, 1] = np.rint(up(y[known]) * _FINE)
+    parts, last = [], None
+    for point, here in zip(points.tolist(), known, strict=True):
+        if not here:
+            last = None
             continue
-        parts.append(f"{pen}{left:.1f} {height:.1f}")
-        pen = "L"
-    if len(parts) == 1:
-        parts.append("h.1")
+        if last is None:
+            parts.append(f"M{point[0]} {point[1]}h0")  # a point alone shows as a dot
+        else:
+            right, down = point[0] - last[0], point[1] - last[1]
+            parts.append(f"l{right}{down}" if down < 0 else f"l{right} {down}")
+        last = point
     return "".join(parts)
+
+
+def _stroke(width: float, color: str, opacity: float = 1) -> str:
+    return f'stroke="{color}" stroke-width="{width * _FINE:g}" stroke-opacity="{opacity:.2g}"'
 
 
 def _thin(x: np.ndarray, y: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:

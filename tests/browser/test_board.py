@@ -92,7 +92,7 @@ def test_curves_of_every_rank_move_while_the_cell_runs(notebook, keep_screenshot
     for key in ("loss", "samples/s", "accuracy"):
         for rank in range(size):
             path = re.search(f'id="{key}-{rank}" d="([^"]+)"', picture)[1]
-            assert path.count("L") > 10
+            assert path.count("l") > 10
     assert "iteration 160 of 160" in html
 
 

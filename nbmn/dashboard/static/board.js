@@ -38,7 +38,9 @@ function loadBokeh(runtime) {
 export default root.Bokeh;`;
         const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
         try {
-          return (await import(/* webpackIgnore: true */ url)).default;
+          const bokeh = (await import(/* webpackIgnore: true */ url)).default;
+          bokeh.logger?.set_level("error"); // it warns of ranges before there is data
+          return bokeh;
         } finally {
           URL.revokeObjectURL(url);
         }
@@ -460,7 +462,7 @@ class Board {
   }
 
   paintTheme() {
-    this.root.dataset.theme = isDark() ? "dark" : "light";
+    document.body.dataset.nbmnTheme = isDark() ? "dark" : "light";
     const style = getComputedStyle(this.root);
     const names = ["text", "dim", "accent", ...Array.from({ length: 8 }, (_, i) => `rank-${i}`)];
     this.colors = {};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from chainer.training import Extension, Trainer, extension
@@ -93,4 +94,4 @@ def _goal(trainer: Trainer) -> tuple[int | None, float | None]:
         steps = trigger.period * len(iterator.dataset) / iterator.batch_size
     except (AttributeError, KeyError, TypeError):
         return None, float(trigger.period)
-    return round(steps), float(trigger.period)
+    return math.ceil(steps), float(trigger.period)

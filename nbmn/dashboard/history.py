@@ -116,6 +116,11 @@ class ValueHistory:
         self._low[:, half:] = np.inf
         self._high[:, half:] = -np.inf
 
+    def latest(self) -> list[float | None]:
+        """Per rank the value of its last iteration; None where there is none."""
+        pairs = zip(self.last.tolist(), self.last_at.tolist(), strict=True)
+        return [value if at >= 0 else None for value, at in pairs]
+
     def filled(self) -> int:
         """Number of leading buckets up to the last one that holds anything."""
         used = np.flatnonzero((self._count + self._bad).any(axis=0))

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from nbmn.dashboard.snapshot import (
     RankRow,
     Snapshot,
 )
+from nbmn.dashboard.text import label
 from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step
 
 __all__ = ["RunModel"]
@@ -189,13 +191,13 @@ class RunModel:
         """What to show at ``now``."""
         end = now if self._finished is None else self._finished
         names = tuple(sorted(self._values, key=_importance))
-        last = {name: self._values[name].last for name in names}
+        latest = {name: self._values[name].latest() for name in names}
         rows = tuple(
             RankRow(
                 rank=rank,
                 lamp=self.lamp(rank, end),
                 iteration=state.iteration,
-                values=tuple(float(last[name][row]) for name in names),
+                values=tuple(latest[name][row] for name in names),
                 rate=self._rate(state, end),
                 samples=state.samples,
             )
@@ -205,25 +207,28 @@ class RunModel:
         samples = sum(state.samples for state in self._state)
         average = self._average(samples)
         # What a failed rank reported last says nothing about the run now.
-        alive = np.array([s.ended is None or s.ended.status != "failed" for s in self._state])
-        alive |= not alive.any()
+        alive = [s.ended is None or s.ended.status != "failed" for s in self._state]
+        if not any(alive):
+            alive = [True] * len(alive)
         return Snapshot(
             title=self.title,
             status=self.status,
             ranks=self.ranks,
             names=names,
-            means=tuple(_mean(last[name][alive]) for name in names),
+            means=tuple(_mean(compress(latest[name], alive)) for name in names),
             rows=rows,
             progress=self.progress(end),
             rate=sum(rates) if rates and self._finished is None else average,
             average=average,
             samples=samples,
             charts=self.charts(),
-            message=self.message,
+            message=self.message or self._not_finite(),
         )
 
     def lamp(self, rank: int, now: float) -> Lamp:
-        """What ``rank`` does at ``now``."""
+        """What ``rank`` does at ``now``, or did when the run ended."""
+        if self._finished is not None:
+            now = min(now, self._finished)
         state = self._state[self._row[rank]]
         if state.ended is not None:
             return Lamp(state.ended.status, state.ended.message)
@@ -311,6 +316,17 @@ class RunModel:
             return math.nan
         return samples / (max(stepped) - self._begin)
 
+    def _not_finite(self) -> str:
+        for name, history in self._values.items():
+            rows = np.flatnonzero(history.not_finite)
+            if rows.size:
+                first = min(rows, key=lambda row: history.first_not_finite_at[row])
+                return (
+                    f"rank {self.ranks[first]}: {label(name)} was not finite at iteration "
+                    f"{history.first_not_finite_at[first]:,}"
+                )
+        return ""
+
     def charts(self) -> tuple[Chart, ...]:
         """One chart per kind of value (``main/loss`` and ``validation/main/loss``
         are one kind), the loss first, and the throughput in second place."""
@@ -362,6 +378,9 @@ def _importance(name: str) -> tuple[bool, bool, bool]:
     return kind != "loss", not kind.endswith("loss"), secondary
 
 
-def _mean(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if finite.size else math.nan
+def _mean(values: Iterable[float | None]) -> float | None:
+    reported = [value for value in values if value is not None]
+    finite = [value for value in reported if math.isfinite(value)]
+    if finite:
+        return sum(finite) / len(finite)
+    return math.nan if reported else None

@@ -33,8 +33,8 @@ class RankRow:
     rank: int
     lamp: Lamp
     iteration: int
-    values: tuple[float, ...]
-    """Latest value per name of :attr:`Snapshot.names`; NaN where there is none."""
+    values: tuple[float | None, ...]
+    """Latest value per name of :attr:`Snapshot.names`; None where there is none."""
     rate: float
     """Samples per second lately, and over the whole run once it is over; NaN before
     there are two steps, and for a rank that has left a run that goes on."""
@@ -82,8 +82,8 @@ class Snapshot:
     status: str
     ranks: tuple[int, ...]
     names: tuple[str, ...]
-    means: tuple[float, ...]
-    """Mean over the ranks of the latest values, per name."""
+    means: tuple[float | None, ...]
+    """Mean over the ranks that have not failed of their latest finite values, per name."""
     rows: tuple[RankRow, ...]
     progress: Progress
     rate: float
@@ -93,3 +93,4 @@ class Snapshot:
     samples: int
     charts: tuple[Chart, ...]
     message: str = ""
+    """What went wrong, if anything: a rank's error, or a value that is not finite."""

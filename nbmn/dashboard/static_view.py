@@ -133,30 +133,28 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
     if crowd:
         parts.append(_area(across, up, chart))
     parts.append(f'<g transform="scale({1 / _FINE})" fill="none" stroke-linecap="round">')
-    budget = 40 if crowd else 200
     for rank, curve in zip(ranks, chart.ranks, strict=True):
         color = rank_color(0 if crowd else rank)
         style = _stroke(1, color, min(0.2, 5 / len(ranks))) if crowd else _stroke(1.5, color, 0.85)
-        path = _line(across, up, chart.x, curve, budget)
+        path = _line(across, up, *(_sample if crowd else _thin)(chart.x, curve))
         parts.append(f'<path id="{escape(chart.key)}-{rank}" d="{path}" {style}/>')
     if len(ranks) > 1:
-        path = _line(across, up, chart.x, chart.mean, 200)
+        path = _line(across, up, *_thin(chart.x, chart.mean))
         parts.append(f'<path d="{path}" {_stroke(2.5, NEUTRAL)}/>')
     for curve in chart.others:
-        path = _line(across, up, chart.x, curve, 200)
+        path = _line(across, up, *_thin(chart.x, curve))
         style = _stroke(2, NEUTRAL)
         parts.append(f'<path d="{path}" {style} stroke-dasharray="{6 * _FINE} {4 * _FINE}"/>')
     parts.append("</g>")
     return "".join(parts)
 
 
-def _line(across, up, x: np.ndarray, y: np.ndarray, budget: int) -> str:
-    """Path data of at most about ``budget`` points; extremes of each stretch are kept.
+def _line(across, up, x: np.ndarray, y: np.ndarray) -> str:
+    """Path data.
 
     Whole numbers on a scale of ``_FINE`` to the pixel, each point relative to the one
     before: 64 ranks fit into a notebook without being felt.
     """
-    x, y = _thin(x, y, budget)
     known = np.isfinite(y)
     points = np.zeros((len(x), 2), np.int64)
     points[:, 0] = np.rint(across(x) * _FINE)
@@ -179,7 +177,14 @@ def _stroke(width: float, color: str, opacity: float = 1) -> str:
     return f'stroke="{color}" stroke-width="{width * _FINE:g}" stroke-opacity="{opacity:.2g}"'
 
 
-def _thin(x: np.ndarray, y: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+def _sample(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Some forty points; a crowd's extremes are in its band."""
+    chosen = np.unique(np.linspace(0, len(x) - 1, 40).astype(int)) if len(x) else slice(0)
+    return x[chosen], y[chosen]
+
+
+def _thin(x: np.ndarray, y: np.ndarray, budget: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """At most about ``budget`` points; the extremes of each stretch are kept."""
     if len(x) <= budget:
         return x, y
     keep = {0, len(x) - 1}

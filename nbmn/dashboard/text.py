@@ -19,10 +19,12 @@ GLYPHS = {
 """A shape per state, so that no one needs to tell colours apart."""
 
 
-def number(value: float) -> str:
-    """A reported value, in four significant digits: ``0.3071``, ``12.50``, ``1.2e-06``."""
-    if math.isnan(value):
+def number(value: float | None) -> str:
+    """A reported value, in four significant digits: ``0.3071``, ``12.50``, ``1.20e-06``."""
+    if value is None:
         return "–"
+    if math.isnan(value):
+        return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     size = abs(value)

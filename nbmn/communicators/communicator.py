@@ -87,6 +87,24 @@ class Communicator:
         """How it broke, or None if it can be used; local."""
         return self._link.dirty
 
+    @property
+    def timeout(self) -> float | None:
+        """Seconds to wait for the other ranks in one collective, None for ever; local.
+
+        A collective that waits longer raises CollectiveTimeoutError and breaks the communicator.
+        """
+        return self._link.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._link.timeout = seconds
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a communicator belongs to its process and cannot be pickled")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
+        return self  # a copied model talks to the same ranks
+
     @collective
     def barrier(self) -> None:
         """Return when all ranks have called it."""

@@ -67,12 +67,9 @@ class _Maker:
             _check(name, dict(options))
         except (TypeError, ValueError) as caught:
             error = caught
-        if mpi_comm is None:
-            statement = (name, tuple(sorted((k, str(v)) for k, v in options.items())))
-            agree(self.world.nursery, "create_communicator", statement, error)
-        elif error is not None:
-            raise error
         link, hosts = self.world.open_link(mpi_comm, host_identity())
+        statement = (name, tuple(sorted((key, str(value)) for key, value in options.items())))
+        agree(link, "create_communicator", statement, error)
         return compose(self.world, link, hosts, name)
 
 

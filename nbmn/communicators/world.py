@@ -14,6 +14,7 @@ import numpy as np
 
 from nbmn.communicators import objects
 from nbmn.communicators.activity import Activity, ActivityTrack
+from nbmn.communicators.errors import BrokenCommunicatorError
 from nbmn.communicators.link import Link, Uid
 from nbmn.communicators.renewal import LinkReport, Plan, checksum, make_plan
 from nbmn.communicators.runtime import mpi
@@ -43,18 +44,16 @@ class World:
         self._comms: dict[Uid, tuple[tuple[int, ...], MPI.Comm]] = {}
         self._abandoned: list[Any] = []
         self._made = 0
-        self._ticket = 0
+        self._ticket = self._completed = 0
         self._round: _Steps | None = None
         self._step: tuple[MPI.Request, Any] | None = None
-        everyone = tuple(range(self.size))
-        # Links are made from this one, not from the control communicator: their making
-        # can be interrupted.
-        self._nursery = self._adopt(Uid(0, 0), everyone, self.control.Dup())
-
-    @property
-    def nursery(self) -> Link:
-        """The link of all ranks that new links are made over."""
-        return self._nursery
+        self._everyone = tuple(range(self.size))
+        # New communicators are duplicates of this one. Its only operation is Idup, and one
+        # that was interrupted is finished in the next renewal, by all ranks: MPICH
+        # hands out no more communicators while one is half made.
+        self._nursery: MPI.Comm = self.control.Dup()
+        self._creations = 0
+        self._unfinished: list[tuple[MPI.Comm, MPI.Request]] = []
 
     def activity(self) -> Activity | None:
         """Return the collective this rank is in, or None; local, from any thread."""
@@ -75,22 +74,18 @@ class World:
         The link, and each rank's note.
         """
         MPI = mpi()
-        if mpi_comm is None or MPI.Comm.Compare(mpi_comm, self.control) in (
-            MPI.IDENT,
-            MPI.CONGRUENT,
-        ):
-            members = self._nursery.members
-            made: list[MPI.Comm] = []
-            self._nursery.run(functools.partial(_duplicate, made), made)
-            comm = made[0]
+        alike = (MPI.IDENT, MPI.CONGRUENT)
+        if mpi_comm is None or MPI.Comm.Compare(mpi_comm, self.control) in alike:
+            members = self._everyone
+            comm = self._duplicate()
         else:
-            ranks = range(mpi_comm.Get_size())
+            ranks = list(range(mpi_comm.Get_size()))
             group, all_ranks = mpi_comm.Get_group(), self.control.Get_group()
-            members = tuple(MPI.Group.Translate_ranks(group, list(ranks), all_ranks))
-            comm, request = mpi_comm.Idup()
-            self._abandoned.append((comm, request))
-            wait(request.Test)
-            self._abandoned.pop()
+            members = tuple(MPI.Group.Translate_ranks(group, ranks, all_ranks))
+            for _ in range(2):
+                request = mpi_comm.Ibarrier()
+                wait(request.Test)
+            comm = mpi_comm.Dup()
         self._made += 1
         draft = Link(Uid(members[0], -1), members, comm, self._abandoned.append)
         dead = [
@@ -110,8 +105,10 @@ class World:
         Returns None where ``color`` is None.
         """
         MPI = mpi()
-        # Everyone is here before the blocking call, which then takes no time.
-        link.run(lambda comm: comm.Ibarrier())
+        # MPI can split only by a blocking call, so everyone is here before it. Twice: who
+        # is interrupted in the first barrier keeps the others in the second.
+        for _ in range(2):
+            link.run(lambda comm: comm.Ibarrier())
         group = link.comm.Split(MPI.UNDEFINED if color is None else color, key)
         if group == MPI.COMM_NULL:
             return None
@@ -131,15 +128,20 @@ class World:
         Parameters
         ----------
         ticket
-            The same on all ranks, larger than in earlier calls; tells calls apart when an
-            earlier one was interrupted on some ranks and never made on others. By
-            default the calls are counted.
+            The same on all ranks, larger from call to call; tells calls apart when an
+            earlier one was interrupted on some ranks and never made on others. A call that was
+            interrupted may be repeated with the same ticket, on the interrupted
+            ranks only. By default the calls are counted.
 
         Returns
         -------
         Whether anything had to be renewed.
         """
-        self._ticket = self._ticket + 1 if ticket is None else ticket
+        if ticket is None:
+            ticket = self._ticket + 1
+        elif ticket <= self._completed:
+            return False
+        self._ticket = ticket
         renewed = False
         with _HeldInterrupt() as interrupt:
             while True:
@@ -149,6 +151,7 @@ class World:
                 tickets, did = self._drive(interrupt)
                 renewed |= did
                 if tickets == (self._ticket, self._ticket):
+                    self._completed = self._ticket
                     return renewed
                 self._ticket = max(self._ticket, tickets[1])
 
@@ -175,13 +178,21 @@ class World:
         control = self.control
         reports = self._reports()
         in_order = np.array([checksum(reports, self.rank)], np.uint64)
-        trouble = any(report.broken for report in reports)
-        extremes = np.array([trouble, ticket, -ticket], np.int64)
+        trouble = bool(self._unfinished) or any(report.broken for report in reports)
+        begun = self._creations
+        extremes = np.array([trouble, ticket, -ticket, begun, -begun], np.int64)
         yield control.Iallreduce(MPI.IN_PLACE, in_order, MPI.SUM), in_order
         yield control.Iallreduce(MPI.IN_PLACE, extremes, MPI.MAX), extremes
         tickets = (int(-extremes[2]), int(extremes[1]))
-        if not in_order[0] and not extremes[0]:
+        most, least = int(extremes[3]), int(-extremes[4])
+        if not in_order[0] and not extremes[0] and most == least:
             return (*tickets, False)
+
+        for _ in range(most - self._creations):
+            self._begin_duplicate()
+        while self._unfinished:
+            yield self._unfinished[0][1], None
+            self._unfinished.pop(0)
 
         mine = np.frombuffer(pickle.dumps(reports), np.uint8)
         lengths = np.empty(self.size, np.int64)
@@ -197,7 +208,7 @@ class World:
         fresh: dict[Uid, MPI.Comm] = {}
         for uid in plan.renew:
             members = plan.members[uid]
-            if len(members) == self.size and members == tuple(range(self.size)):
+            if members == self._everyone:
                 comm, request = control.Idup()
                 yield request, comm
             else:
@@ -208,7 +219,7 @@ class World:
                 )
             fresh[uid] = comm
         self._carry_out(plan, fresh)
-        return (*tickets, bool(plan.renew or plan.lose))
+        return (*tickets, True)
 
     def _carry_out(self, plan: Plan, fresh: dict[Uid, MPI.Comm]) -> None:
         for uid in plan.free:
@@ -252,25 +263,32 @@ class World:
 
     def _sweep(self, members: tuple[int, ...], dead: list[list[Uid]]) -> None:
         """Free what nobody holds any more, when all ranks are here to do it alike."""
-        if members != self._nursery.members:
+        if members != self._everyone:
             return
         for uid in sorted(set(dead[0]).intersection(*dead)):
             self._comms.pop(uid)[1].Free()
 
-    def _adopt(self, uid: Uid, members: tuple[int, ...], comm: MPI.Comm) -> Link:
-        link = Link(uid, members, comm, self._abandoned.append)
-        self._register(link, comm)
-        return link
+    def _duplicate(self) -> MPI.Comm:
+        """Make a communicator of all ranks; collective."""
+        if self._unfinished:
+            raise BrokenCommunicatorError(
+                f"rank {self.rank}: an earlier create_communicator was interrupted; "
+                "call nbmn.communicators.world().renew() on all ranks"
+            )
+        with _HeldInterrupt():
+            self._begin_duplicate()
+        fresh, request = self._unfinished[0]
+        wait(request.Test)
+        self._unfinished.clear()
+        return fresh
+
+    def _begin_duplicate(self) -> None:
+        self._creations += 1
+        self._unfinished.append(self._nursery.Idup())
 
     def _register(self, link: Link, comm: MPI.Comm) -> None:
         self._links[link.uid] = link
         self._comms[link.uid] = (link.members, comm)
-
-
-def _duplicate(made: list[Any], comm: MPI.Comm) -> MPI.Request:
-    fresh, request = comm.Idup()
-    made.append(fresh)
-    return request
 
 
 class _HeldInterrupt:
@@ -285,7 +303,10 @@ class _HeldInterrupt:
         self._previous: Any = None
 
     def __enter__(self) -> _HeldInterrupt:
-        if threading.current_thread() is threading.main_thread():
+        # Elsewhere than in the main thread Python raises no KeyboardInterrupt; and a
+        # handler not set from Python (None) could not be put back.
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is not None:
             self._previous = signal.signal(signal.SIGINT, self._note)
         return self
 

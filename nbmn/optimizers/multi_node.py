@@ -114,8 +114,8 @@ class MultiNodeOptimizer:
             import chainer
 
             # In test mode, so that running statistics and random numbers of training
-            # are not consumed twice.
-            with chainer.using_config("train", False), chainer.no_backprop_mode():
+            # are not consumed twice. With a graph: the loss may take gradients itself.
+            with chainer.using_config("train", False):
                 lossfun(*args, **kwds)
 
     def _backward(

@@ -45,7 +45,7 @@ def test_leaving_with_an_unfinished_collective():
 import numpy as np
 import nbmn
 comm = nbmn.create_communicator()
-comm._link.timeout = 0.1
+comm.timeout = 0.1
 if comm.rank == 0:
     try:
         comm.allreduce(np.ones(100_000))

@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 from rank_tools import need_ranks, raises
 
@@ -147,3 +150,10 @@ def check_names_that_do_not_work(comm):
     need_ranks(comm, 2)
     with raises(MismatchError, "flat", "naive"):
         nbmn.create_communicator("flat" if comm.rank == 0 else "naive")
+
+
+def check_belongs_to_its_process(comm):
+    assert copy.deepcopy({"comm": comm})["comm"] is comm
+    with raises(TypeError, "process"):
+        pickle.dumps(comm)
+    assert f"rank {comm.rank} of {comm.size}" in repr(comm)

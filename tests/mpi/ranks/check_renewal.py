@@ -1,5 +1,9 @@
+import contextlib
+import itertools
 import os
+import random
 import signal
+import threading
 import time
 
 import numpy as np
@@ -61,7 +65,7 @@ def check_ranks_that_went_different_ways_are_renewed(comm):
 def check_timeout_names_what_it_waited_for(comm):
     need_ranks(comm, 2)
     other = nbmn.create_communicator()
-    other._link.timeout = 0.1
+    other.timeout = 0.1
     if comm.rank == 0:
         with raises(CollectiveTimeoutError, "0.1 s"):
             other.barrier()
@@ -69,7 +73,7 @@ def check_timeout_names_what_it_waited_for(comm):
             other.barrier()
     comm.barrier()
     assert world().renew() is True
-    other._link.timeout = 15.0
+    other.timeout = 15.0
     other.barrier()
 
 
@@ -135,10 +139,58 @@ def check_many_renewals(comm):
     need_ranks(comm, 2)
     for number in range(30):
         if comm.rank == number % comm.size:
-            comm._link.timeout = 0.001
+            comm.timeout = 0.001
             with raises(CollectiveTimeoutError):
                 comm.allreduce(np.full(1000, 1e9))
-            comm._link.timeout = 15.0
+            comm.timeout = 15.0
         world().renew()
         total = comm.allreduce(np.full(1000, comm.rank + 1.0))
         np.testing.assert_array_equal(total, comm.size * (comm.size + 1) / 2)
+
+
+def check_interrupts_at_random_moments(comm):
+    """Also in the renewal itself; sums stay right and nobody hangs."""
+    need_ranks(comm, 2)
+    part = comm.split(0, comm.rank)
+    together, alone = random.Random(7), random.Random(comm.rank)
+    ticket = world()._ticket
+    for number in range(40):
+        victim = together.randrange(comm.size) == comm.rank
+        delay = together.random() * 0.005
+        comm.timeout = part.timeout = 0.04
+        timers = [
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+            for seconds in (delay, delay + alone.random() * 0.05)
+        ]
+        with contextlib.suppress(KeyboardInterrupt, CollectiveTimeoutError):
+            if victim:
+                timers[0].start()
+            talk_for_ever(comm, part)
+        begun = False
+        while True:  # an interrupted renewal is repeated
+            try:
+                if victim and not begun:
+                    begun = True
+                    timers[1].start()
+                world().renew(ticket + number + 1)
+                for timer in timers:
+                    if victim:
+                        timer.join()
+                break
+            except KeyboardInterrupt:
+                continue
+        comm.timeout = part.timeout = 15.0
+        assert part.allgather_obj(number) == [number] * comm.size
+        assert comm.allreduce(np.array([number]))[0] == number * comm.size
+
+
+def talk_for_ever(comm, part):
+    for number in itertools.count():
+        link = comm if number % 3 else part
+        total = link.allreduce(np.full(1 + number * 7919 % 5000, comm.rank + 1.0))
+        np.testing.assert_array_equal(total, comm.size * (comm.size + 1) / 2)
+        if number % 5 == 0:
+            assert comm.bcast_obj(number if comm.rank == 0 else None) == number
+        if number % 7 == 0:
+            right = [number] * comm.size if comm.rank == 0 else None
+            assert comm.gather_obj(number) == right

@@ -26,7 +26,7 @@ def main(module_name, folder):
         if name.startswith("check_") and inspect.isfunction(function)
     ]
     comm = create_communicator()
-    comm._link.timeout = TIMEOUT
+    comm.timeout = TIMEOUT
     with (Path(folder) / f"{comm.rank}.jsonl").open("w") as report:
         for number, (name, function) in enumerate(checks):
             try:

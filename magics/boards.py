@@ -11,7 +11,10 @@ from nbmn.cluster import Session
 from nbmn.cluster.area import Area, make_area
 from nbmn.cluster.output import RankOutput
 from nbmn.dashboard import LiveBoard
-from nbmn.records import Heartbeat, Record, RunStarted, Step
+from nbmn.records import Record, RunEnded, RunStarted, Step
+
+LAST_RECORDS = 1.0
+"""Seconds to wait for the last records of a run that has ended."""
 
 
 class RunArea:
@@ -21,37 +24,38 @@ class RunArea:
     watches the run, so that it lands under the right cell.
     """
 
-    def __init__(self, session: Session, ranks: Sequence[int], output: Area) -> None:
+    def __init__(self, session: Session, run: str, ranks: Sequence[int], output: Area) -> None:
         self._session = session
+        self._run = run
         self._ranks = tuple(ranks)
         self._output = output
-        self._run = ""
         self._waiting: list[Record] = []
         self._board: LiveBoard | None = None
-        self._lock = threading.Lock()
-        self._failed = False
-        self._interrupted = False
+        self._ended: set[int] = set()
+        self._news = threading.Condition()
         session.listener.subscribe(self._receive)
 
-    def follow(self, run: str) -> None:
-        """Name the run whose records belong here."""
-        with self._lock:
-            self._run = run
-            self._waiting = [record for record in self._waiting if record.run == run]
-
     def _receive(self, records: list[Record]) -> None:
-        with self._lock:
-            mine = [r for r in records if not self._run or r.run in (self._run, "")]
+        mine = [record for record in records if record.run == self._run]
+        if not mine:
+            return
+        with self._news:
             if self._board is not None:
                 self._board.feed(mine)
             else:
                 self._waiting += mine
+            self._ended.update(record.rank for record in mine if isinstance(record, RunEnded))
+            self._news.notify_all()
 
     def update(self, outputs: Sequence[RankOutput]) -> None:
         self._show_board()
         self._output.update(outputs)
 
-    def finish(self, outputs: Sequence[RankOutput], status: str) -> None:
+    def finish(
+        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+    ) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self._ended >= set(reported), LAST_RECORDS)
         self._show_board()
         self._session.listener.unsubscribe(self._receive)
         if self._board is not None:
@@ -59,15 +63,12 @@ class RunArea:
         self._output.finish(outputs, status)
 
     def _show_board(self) -> None:
-        with self._lock:
-            news = any(
-                isinstance(r, (RunStarted, Step)) and r.run == self._run for r in self._waiting
-            )
-            if self._board is not None or not news:
+        with self._news:
+            if self._board is not None:
+                return
+            if not any(isinstance(record, (RunStarted, Step)) for record in self._waiting):
                 # Heartbeats alone open no board; the newest of each rank is enough.
-                if not news:
-                    latest = {r.rank: r for r in self._waiting if isinstance(r, Heartbeat)}
-                    self._waiting = list(latest.values())
+                self._waiting = list({record.rank: record for record in self._waiting}.values())
                 return
             board = LiveBoard(size=self._session.size, run=self._run, ranks=self._ranks)
             board.feed(self._waiting)
@@ -76,6 +77,6 @@ class RunArea:
         board.show()
 
 
-def make_run_area(context: Context, session: Session, ranks: Sequence[int]) -> RunArea:
+def make_run_area(context: Context, session: Session, run: str, ranks: Sequence[int]) -> RunArea:
     """The place under the current cell."""
-    return RunArea(session, ranks, make_area(context.shell))
+    return RunArea(session, run, ranks, make_area(context.shell))

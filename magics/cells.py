@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextvars
-import threading
-import time
-from typing import Any
 
 from IPython.core.magic import cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
@@ -14,7 +10,7 @@ from nbmn.magics.boards import make_run_area
 from nbmn.magics.context import Context, ContextMagics
 
 from nbmn.cluster import ClusterError
-from nbmn.cluster.cells import POLL, CellRun
+from nbmn.cluster.cells import CellRun
 from nbmn.cluster.ranks import name_ranks
 
 
@@ -47,23 +43,34 @@ def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellR
     session = context.require_session()
     ranks = context.choose_ranks(args.ranks)
     _announce_queue(session.active, ranks)
-    area = make_run_area(context, session, ranks)
-    run = session.submit(code, ranks, context.label, area, keep=args.output is not None)
-    area.follow(run.request.run)
+    name = session.new_run(context.label)
+    area = make_run_area(context, session, name, ranks)
+    keep = args.output is not None
+    run = session.submit(code, ranks, context.label, area, keep, name)
     if args.bg:
-        watch_in_background(run)
-        if args.output:
-            context.shell.user_ns[args.output] = run
-            return None
-        return run
-    try:
-        if args.local:
-            context.shell.run_cell(code).raise_error()
-    finally:
-        run.wait()
+        if args.output is None:
+            return run
+        context.shell.user_ns[args.output] = run
+        return None
+    if args.local:
+        _run_here(context, code, run)
+    run.wait()
     if args.output:
         context.shell.user_ns[args.output] = run.results()
     return None
+
+
+def _run_here(context: Context, code: str, run: CellRun) -> None:
+    """Run the cell in the notebook while the ranks run it."""
+    result = context.shell.run_cell(code)
+    if result.success:
+        return
+    if isinstance(result.error_in_exec, KeyboardInterrupt):
+        run.interrupt()
+        run.wait()
+        raise result.error_in_exec
+    run.wait()
+    raise ClusterError("the cell failed in the notebook; the traceback is above")
 
 
 def _announce_queue(active: tuple[CellRun, ...], ranks: tuple[int, ...]) -> None:
@@ -73,19 +80,3 @@ def _announce_queue(active: tuple[CellRun, ...], ranks: tuple[int, ...]) -> None
             print(
                 f"{name_ranks(shared)} still run cell {run.request.label}; this one comes after it"
             )
-
-
-def watch_in_background(run: CellRun) -> None:
-    """Keep the output of a background cell coming."""
-    # In the cell's own context, so that output appears under the cell that made it.
-    cell = contextvars.copy_context()
-
-    def watch() -> None:
-        while not run.step():
-            time.sleep(POLL * 5)
-
-    thread = threading.Thread(target=lambda: cell.run(watch), name="nbmn-background", daemon=True)
-    thread.start()
-
-
-__all__: list[Any] = ["CellMagics", "run_on_ranks", "watch_in_background"]

@@ -69,8 +69,10 @@ class ClusterMagics(ContextMagics):
     def mn_status(self, line: str) -> None:
         """Show every rank and what it does now."""
         session = self.context.require_session()
-        title = f"{session.size} ranks, {session.ranks[0].mpi}"
-        show(status_table(title, session.ranks, session.listener.beats, time.monotonic()))
+        title = f"{session.size} rank{'s' * (session.size > 1)}, {session.ranks[0].mpi}"
+        runs = {rank: run.request.run for rank, run in session.running().items()}
+        now = time.monotonic()
+        show(status_table(title, session.ranks, session.listener.beats, runs, now))
 
     @line_magic
     def mn_stop(self, line: str) -> None:

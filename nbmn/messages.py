@@ -69,3 +69,5 @@ class CellReply:
     error: CellError | None = None
     value: bytes | None = None
     """The last expression, pickled, when the request said ``keep``."""
+    reported: bool = False
+    """Whether records of this cell are on their way, the last a :class:`nbmn.records.RunEnded`."""

@@ -2,7 +2,8 @@
 
 from nbmn.cluster.errors import ClusterError, NoRanksError, RanksFailed, StartError
 from nbmn.cluster.launch import Plan
-from nbmn.cluster.session import Session, start
+from nbmn.cluster.session import Session
+from nbmn.cluster.starting import start
 
 __all__ = [
     "ClusterError",

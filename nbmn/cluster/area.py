@@ -19,11 +19,14 @@ PERIOD = 0.2
 class Area(Protocol):
     """Shows ranks' output while a cell runs, and for good when it has ended.
 
-    ``status`` is ``done``, ``failed`` or ``interrupted``.
+    ``status`` is ``done``, ``failed`` or ``interrupted``; ``reported`` are the
+    ranks whose last records have been sent, and may still be on their way.
     """
 
     def update(self, outputs: Sequence[RankOutput]) -> None: ...
-    def finish(self, outputs: Sequence[RankOutput], status: str) -> None: ...
+    def finish(
+        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+    ) -> None: ...
 
 
 class NotebookArea:
@@ -41,7 +44,9 @@ class NotebookArea:
         if groups != self._last:
             self._draw(groups, LIVE_LINES)
 
-    def finish(self, outputs: Sequence[RankOutput], status: str) -> None:
+    def finish(
+        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+    ) -> None:
         groups = group(outputs)
         if groups:
             self._draw(groups, None)
@@ -66,7 +71,9 @@ class TerminalArea:
     def update(self, outputs: Sequence[RankOutput]) -> None:
         """Nothing until the end."""
 
-    def finish(self, outputs: Sequence[RankOutput], status: str) -> None:
+    def finish(
+        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+    ) -> None:
         groups = group(outputs)
         text = render_text(groups)
         if text:

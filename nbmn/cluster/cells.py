@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextvars
 import pickle
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from ipyparallel import AsyncResult
 from ipyparallel.error import EngineError, RemoteError
 
 from nbmn.cluster.area import Area
+from nbmn.cluster.calls import Call
 from nbmn.cluster.errors import ClusterError, RanksFailed, fold
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.output import RankOutput
 from nbmn.cluster.ranks import name_ranks
 from nbmn.messages import CellError, CellReply, CellRequest
 
-POLL = 0.02
-"""Seconds between two looks at the ranks while a cell runs."""
+TICK = 0.1
+"""Seconds between two looks at ranks that run; an answer is seen at once."""
 STRANDED = 1.0
 """Seconds a rank may wait in a collective after another rank has failed before it is freed."""
 INTERRUPT_PATIENCE = 5.0
@@ -28,39 +29,52 @@ OUTPUT_PATIENCE = 2.0
 """Seconds to wait for the last output after a rank's reply."""
 
 
+class Ranks(Protocol):
+    """What a run asks of the session it belongs to."""
+
+    listener: Listener
+
+    def send_cell(self, request: CellRequest, ranks: Sequence[int]) -> dict[int, Call]: ...
+    def death(self) -> str | None: ...
+    def cell_ended(self, run: CellRun) -> None: ...
+
+
 class CellRun:
-    """A cell that runs, or ran, on some ranks.
+    """A cell that waits for its turn, runs, or ran, on some ranks.
 
     ``--bg`` hands this to the notebook: :meth:`done`, :meth:`wait`,
     :meth:`interrupt` and, with ``-o``, :meth:`results`.
+
+    A thread of its own watches the ranks, so that a KeyboardInterrupt, which
+    only the main thread sees, can find nothing half done.
     """
 
     def __init__(
         self,
         request: CellRequest,
-        pending: dict[int, AsyncResult],
-        listener: Listener,
+        ranks: Sequence[int],
+        session: Ranks,
         area: Area,
-        death: Callable[[], str | None],
-        on_end: Callable[[CellRun], None],
+        before: Sequence[CellRun] = (),
     ) -> None:
         self.request = request
-        self.ranks = tuple(pending)
-        self._pending = pending
-        self._listener = listener
+        self.ranks = tuple(ranks)
+        self._session = session
         self._area = area
-        self._death = death
-        self._on_end = on_end
+        self._before = before
+        self._calls: dict[int, Call] = {}
+        self._replies: dict[int, CellReply] = {}
         self._failed_at: float | None = None
         self._freed: tuple[int, ...] = ()
         self._interrupted = False
+        self._trouble: BaseException | None = None
+        """What went wrong on no rank in particular."""
+        self._wake = threading.Event()
         self._ended = threading.Event()
-        self._ending = threading.Lock()
-        self._replies: dict[int, CellReply] = {}
-        self._died = ""
 
     def __repr__(self) -> str:
-        state = self.status if self._ended.is_set() else "running"
+        now = "running" if self._calls else "waiting for its turn"
+        state = self.status if self.done() else now
         return f"<cell {self.request.label} on {name_ranks(self.ranks)}: {state}>"
 
     # What the notebook asks.
@@ -71,7 +85,8 @@ class CellRun:
 
     @property
     def failed(self) -> bool:
-        return bool(self._died) or any(reply.error for reply in self._replies.values())
+        """Whether some rank raised, or all are gone."""
+        return self._trouble is not None or any(reply.error for reply in self._replies.values())
 
     @property
     def status(self) -> str:
@@ -85,11 +100,17 @@ class CellRun:
         """Whether the person stopped it, rather than an error."""
         return self._interrupted
 
+    def running(self) -> list[int]:
+        """Ranks that were sent the cell and have not ended it."""
+        return (
+            [rank for rank in self._calls if rank not in self._replies] if not self.done() else []
+        )
+
     def wait(self) -> None:
-        """Show output until every rank has ended.
+        """Wait until every rank has ended.
 
         Ctrl-C (Jupyter's stop button) interrupts the ranks and then raises
-        KeyboardInterrupt here.
+        KeyboardInterrupt here; a second one stops waiting for them.
 
         Raises
         ------
@@ -99,11 +120,16 @@ class CellRun:
             Ranks died, or did not answer an interrupt.
         """
         try:
-            while not self.step():
-                time.sleep(POLL)
+            self._ended.wait()
         except KeyboardInterrupt:
             self.interrupt()
-            self._settle(time.monotonic() + INTERRUPT_PATIENCE)
+            if not self._ended.wait(INTERRUPT_PATIENCE):
+                raise ClusterError(
+                    f"{name_ranks(self.running())} did not answer the interrupt within "
+                    f"{INTERRUPT_PATIENCE:g} s. Native code holds the interpreter, or the cell "
+                    "caught KeyboardInterrupt. The next cell comes after this one; %mn_restart "
+                    "starts afresh (variables on the ranks are lost)"
+                ) from None
             raise
         self.raise_failure()
 
@@ -123,14 +149,17 @@ class CellRun:
         return {rank: pickle.loads(self._replies[rank].value or b"N.") for rank in self.ranks}
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt on the ranks that still run."""
+        """Raise KeyboardInterrupt on the ranks that still run; one that waits never runs."""
+        if self.done():
+            return
         self._interrupted = True
-        self._listener.interrupt(self._running(), self.request.run)
+        self._session.listener.interrupt(self.running(), self.request.run)
+        self._wake.set()
 
     def raise_failure(self) -> None:
         """Raise what went wrong, if anything did; the cell has ended."""
-        if self._died:
-            raise ClusterError(self._died)
+        if self._trouble is not None:
+            raise self._trouble
         errors = {rank: reply.error for rank, reply in self._replies.items() if reply.error}
         if not errors:
             return
@@ -141,39 +170,67 @@ class CellRun:
         ]
         raise RanksFailed(fold(errors or freed), notes if errors else ())
 
-    # One step of watching; a background thread or :meth:`wait` calls it.
+    # The watching thread.
 
-    def step(self) -> bool:
-        """Look once: redraw, free stranded ranks. True when every rank has ended."""
-        if self._ended.is_set():
-            return True
-        for rank in self._running():
+    def start(self) -> None:
+        """Begin to watch."""
+        # In the cell's own context, so that output appears under the cell that made it.
+        cell = contextvars.copy_context()
+        name = f"nbmn-cell {self.request.label}"
+        threading.Thread(target=cell.run, args=(self._watch,), name=name, daemon=True).start()
+
+    def look(self) -> None:
+        """Have the thread look at the ranks now."""
+        self._wake.set()
+
+    def _watch(self) -> None:
+        try:
+            self._await_turn()
+            if not self._interrupted:
+                self._calls = self._session.send_cell(self.request, self.ranks)
+                for call in self._calls.values():
+                    call.when_done(self._wake.set)
+                if self._interrupted:  # while it was being sent
+                    self.interrupt()
+            while self.running() and self._trouble is None:
+                self._wake.wait(TICK)
+                self._wake.clear()
+                self._step()
+        except Exception as error:  # noqa: BLE001 - raised where somebody waits
+            self._trouble = error
+        try:
+            self._finish()
+        except Exception as error:  # noqa: BLE001 - raised where somebody waits
+            self._trouble = self._trouble or error
+        finally:
+            self._session.cell_ended(self)
+            self._ended.set()
+
+    def _await_turn(self) -> None:
+        for run in self._before:
+            while not (run.done() or self._interrupted):
+                run._ended.wait(TICK)
+
+    def _step(self) -> None:
+        for rank in self.running():
             self._collect(rank)
-        running = self._running()
+        running = self.running()
         if running:
-            self._area.update(self.outputs())
+            self._area.update(self._outputs(live=True))
             self._free_stranded(running)
-            died = self._death()
+            died = self._session.death()
             if died:
-                self._died = died
-        if not running or self._died:
-            self._end()
-            return True
-        return False
-
-    def _running(self) -> list[int]:
-        return [rank for rank in self.ranks if rank not in self._replies]
+                self._trouble = ClusterError(died)
 
     def _collect(self, rank: int) -> None:
-        pending = self._pending[rank]
-        if not pending.ready():
+        call = self._calls[rank]
+        if not call.done():
             return
         try:
-            self._replies[rank] = pending.get()
+            self._replies[rank] = call.result()
         except EngineError as error:
-            self._died = self._death() or str(error)
+            self._trouble = ClusterError(self._last_words(str(error)))
         except RemoteError as error:
-            # The rank's reply itself failed: an interrupt between two statements of ours.
             trace = "\n".join(error.traceback) if error.traceback else ""
             summary = CellError(error.ename, str(error.evalue), "", trace)
             self._replies[rank] = CellReply(rank, summary)
@@ -181,45 +238,53 @@ class CellRun:
         if reply and reply.error and self._failed_at is None:
             self._failed_at = time.monotonic()
 
+    def _last_words(self, otherwise: str) -> str:
+        """Why a rank died; ipyparallel may know that it did before mpiexec has said why."""
+        deadline = time.monotonic() + OUTPUT_PATIENCE
+        while time.monotonic() < deadline:
+            died = self._session.death()
+            if died:
+                return died
+            time.sleep(TICK)
+        return otherwise
+
     def _free_stranded(self, running: Sequence[int]) -> None:
         """After a failure, ranks that wait for the failed one would wait for ever."""
         if self._failed_at is None or self._interrupted:
             return
         for rank in running:
-            last = self._listener.beats.get(rank)
-            if last is None or last.arrived < self._failed_at:
+            last = self._session.listener.beats.get(rank)
+            if last is None or last.arrived < self._failed_at or last.beat.run != self.request.run:
                 return
             if last.beat.state != "waiting" or last.beat.seconds < STRANDED:
                 return
-        self._freed = tuple(running)
+        self._freed = tuple(sorted({*self._freed, *running}))
         self._failed_at = time.monotonic()
-        self._listener.interrupt(running, self.request.run)
+        self._session.listener.interrupt(running, self.request.run)
 
-    def _settle(self, deadline: float) -> None:
-        while not self.step():
-            if time.monotonic() > deadline:
-                silent = name_ranks(self._running())
-                raise ClusterError(
-                    f"{silent} did not answer the interrupt within {INTERRUPT_PATIENCE:g} s: "
-                    "native code holds the interpreter. Stop again to keep waiting, "
-                    "or %mn_restart to start afresh (variables on the ranks are lost)"
-                )
-            time.sleep(POLL)
+    def _finish(self) -> None:
+        if self._trouble is None:
+            deadline = time.monotonic() + OUTPUT_PATIENCE
+            for call in self._calls.values():
+                call.output.complete.wait(max(0.0, deadline - time.monotonic()))
+        reported = [rank for rank, reply in self._replies.items() if reply.reported]
+        self._area.finish(self._outputs(live=False), self.status, reported)
 
-    def _end(self) -> None:
-        with self._ending:
-            if self._ended.is_set():
-                return
-            if not self._died:
-                for pending in self._pending.values():
-                    pending.wait_for_output(OUTPUT_PATIENCE)
-            self._area.finish(self.outputs(), self.status)
-            self._ended.set()
-        self._on_end(self)
-
-    def outputs(self) -> list[RankOutput]:
+    def _outputs(self, live: bool) -> list[RankOutput]:
         """What each rank has put out so far, in rank order."""
-        return [_output(rank, self._pending[rank]) for rank in self.ranks]
+        return [
+            call.output.output(self._note(rank, live)) for rank, call in sorted(self._calls.items())
+        ]
+
+    def _note(self, rank: int, live: bool) -> str:
+        """A rank's error, where the cell as a whole does not raise it (yet)."""
+        reply = self._replies.get(rank)
+        error = reply.error if reply else None
+        if error is None or not (live or self._interrupted):
+            return ""
+        if self._interrupted and _is_interrupt(error):
+            return f"stopped{_at(error)}\n"
+        return f"{error.name}{_at(error)}: {error.message}\n"
 
 
 def _is_interrupt(error: CellError | None) -> bool:
@@ -228,18 +293,3 @@ def _is_interrupt(error: CellError | None) -> bool:
 
 def _at(error: CellError) -> str:
     return f" at {error.where}" if error.where else ""
-
-
-def _output(rank: int, pending: AsyncResult) -> RankOutput:
-    """Read ipyparallel's metadata of a single-engine result."""
-    metadata = pending.metadata
-    if isinstance(metadata, list):
-        metadata = metadata[0]
-    result = metadata["execute_result"]
-    return RankOutput(
-        rank,
-        metadata["stdout"] or "",
-        metadata["stderr"] or "",
-        tuple(metadata["outputs"]),
-        result.get("content", result) if result else None,
-    )

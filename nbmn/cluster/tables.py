@@ -62,12 +62,20 @@ def ranks_table(title: str, ranks: Sequence[RankInfo], foot: str = "") -> Bundle
 
 
 def status_table(
-    title: str, ranks: Sequence[RankInfo], beats: Mapping[int, LastBeat], now: float
+    title: str,
+    ranks: Sequence[RankInfo],
+    beats: Mapping[int, LastBeat],
+    runs: Mapping[int, str],
+    now: float,
 ) -> Bundle:
-    """What the ranks are and do; ``now`` is ``time.monotonic()``."""
+    """What the ranks are and do.
+
+    ``runs`` names the run that each rank has been sent and not ended, if any;
+    ``now`` is ``time.monotonic()``.
+    """
     rows = [
-        [str(info.rank), info.host, info.device, str(info.pid), doing(beats.get(info.rank), now)]
-        for info in ranks
+        [str(r.rank), r.host, r.device, str(r.pid), doing(beats.get(r.rank), runs.get(r.rank), now)]
+        for r in ranks
     ]
     return table(title, ["rank", "host", "device", "pid", "now"], rows)
 
@@ -76,22 +84,25 @@ SILENT = 3.0
 """Seconds without a heartbeat after which a rank is called silent."""
 
 
-def doing(last: LastBeat | None, now: float) -> str:
-    """A rank's state in words."""
-    if last is None:
-        return "not heard of yet"
-    age = now - last.arrived
+def doing(last: LastBeat | None, run: str | None, now: float) -> str:
+    """A rank's state in words.
+
+    What was sent and what was answered the notebook knows for certain; a
+    heartbeat may be half a second old, and adds what a cell is doing.
+    """
+    age = now - last.arrived if last is not None else 0.0
+    if last is not None and age > SILENT:
+        return f"silent for {age:.0f} s (was {last.beat.state})"
+    if run is None:
+        return "idle"
+    cell = f"runs cell {run.partition('#')[0]}"
+    if last is None or last.beat.run != run:
+        return cell
     beat = last.beat
-    if age > SILENT:
-        return f"silent for {age:.0f} s (was {beat.state})"
-    cell = beat.run.split("#")[0]
-    seconds = beat.seconds + age
     if beat.state == "waiting":
         place = f" at {beat.where}" if beat.where else ""
-        return f"waits in {beat.operation}{place} for {seconds:.1f} s"
-    if beat.state == "running":
-        return f"runs cell {cell} for {seconds:.1f} s"
-    return "idle"
+        return f"waits in {beat.operation}{place} for {beat.seconds + age:.1f} s"
+    return f"{cell} for {beat.seconds + age:.1f} s"
 
 
 def table(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipyparallel import AsyncResult
+from ipyparallel.error import EngineError
 
 from nbmn import frames
-from nbmn.cluster.errors import ClusterError, RanksFailed, fold
+from nbmn.cluster.calls import Call
+from nbmn.cluster.errors import ClusterError, NoRanksError, RanksFailed, fold
 from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.session import Session
 from nbmn.engine.transfer import receive, send_back
@@ -43,12 +44,14 @@ def push(session: Session, values: Mapping[str, Any], ranks: Sequence[int]) -> i
         sent = frames.dump(dict(values))
     except TypeError:
         raise ClusterError(_culprit(values)) from None
-    root = ranks[0]
-    pending = {
-        rank: session.call(rank, receive, tuple(ranks), sent if rank == root else None)
-        for rank in ranks
+    root, *others = ranks
+    run = session.new_run(f"%mn_push {', '.join(values)}")
+    members = tuple(ranks)
+    calls = {
+        **session.call([root], receive, run, members, sent),
+        **session.call(others, receive, run, members, None),
     }
-    _answers(session, pending)
+    _answers(session, run, calls)
     return sum(part.nbytes for part in sent)
 
 
@@ -61,26 +64,38 @@ def pull(session: Session, name: str, ranks: Sequence[int]) -> dict[int, Any]:
         The name is not known there, or its value cannot be pickled.
     """
     session.require_idle(ranks)
-    pending = {rank: session.call(rank, send_back, name) for rank in ranks}
-    answers = _answers(session, pending)
+    run = session.new_run(f"%mn_pull {name}")
+    answers = _answers(session, run, session.call(ranks, send_back, run, name))
     return {rank: frames.load(frames.writable(parts)) for rank, parts in answers.items()}
 
 
-def _answers(session: Session, pending: Mapping[int, AsyncResult]) -> dict[int, frames.Parts]:
+def _answers(session: Session, run: str, calls: Mapping[int, Call]) -> dict[int, frames.Parts]:
     errors: dict[int, CellError] = {}
     values: dict[int, frames.Parts] = {}
-    for rank, result in pending.items():
-        while not result.ready():
-            session.require_alive()
-            result.wait(POLL)
-        error, parts = result.get()
-        if error is not None:
-            errors[rank] = error
-        elif parts is not None:
-            values[rank] = parts
+    try:
+        for rank, call in calls.items():
+            while not call.wait(POLL):
+                session.require_alive()
+            error, parts = _result(session, call)
+            if error is not None:
+                errors[rank] = error
+            elif parts is not None:
+                values[rank] = parts
+    except KeyboardInterrupt:
+        session.distrust()
+        session.listener.interrupt(calls, run)
+        raise
     if errors:
+        session.distrust()
         raise RanksFailed(fold(errors))
     return values
+
+
+def _result(session: Session, call: Call) -> tuple[CellError | None, frames.Parts | None]:
+    try:
+        return call.result()
+    except EngineError as error:
+        raise NoRanksError(session.death() or str(error)) from None
 
 
 def _culprit(values: Mapping[str, Any]) -> str:

@@ -123,8 +123,11 @@ def _library(version: str) -> str:
     return " ".join(words[:3])
 
 
-def renew_communicators() -> None:
-    """Make every live communicator usable again after a failed cell. Collective."""
+def renew_communicators(ticket: int) -> None:
+    """Make every live communicator usable again after a failed cell. Collective.
+
+    ``ticket`` rises from call to call, see :meth:`nbmn.communicators.world.World.renew`.
+    """
     from nbmn.communicators import world
 
-    world().renew()
+    world().renew(ticket)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from IPython import get_ipython
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.interactiveshell import InteractiveShell
 
+from nbmn.engine.guard import guarded
 from nbmn.engine.lines import cell_filename, cell_label, failing_line
 from nbmn.engine.reporter import reporter
 from nbmn.messages import CellError, CellReply, CellRequest
+
+LONGEST_MESSAGE = 2000
+"""Characters of an exception's message that travel; its traceback has all of it."""
 
 
 class CellCompiler(CachingCompiler):
@@ -32,33 +35,51 @@ class CellCompiler(CachingCompiler):
 def prepare_shell(shell: InteractiveShell) -> None:
     """Make the engine's shell name cells as the notebook does, and await at top level."""
     shell.compile = CellCompiler()
-    # The engine's own event loop is busy with the request, so awaiting needs another one.
-    shell.loop_runner = _run_in_thread
+    shell.loop_runner = _run_coroutine
+    # IPython's own would end the engine, and with it all other ranks.
+    shell.user_ns["exit"] = shell.user_ns["quit"] = _exit
 
 
-def _run_in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    with ThreadPoolExecutor(1, "nbmn-await") as pool:
-        return pool.submit(asyncio.run, coroutine).result()
+def _exit(code: object = None) -> None:
+    """End the cell on this rank; the rank itself goes on."""
+    raise SystemExit(code)
+
+
+def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Await in this thread, where interrupts arrive and the GPU is bound.
+
+    The engine's own loop is below us on the stack, busy with the request.
+    """
+    outer = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(coroutine)
+    finally:
+        asyncio._set_running_loop(outer)
 
 
 def run_cell(request: CellRequest) -> CellReply:
     """Run one cell here. Local; never raises, whatever the user's code does."""
     line = reporter()
     shell = get_ipython()
-    shell.compile.label = request.label
-    line.begin(request.run)
-    error: BaseException | None = None
-    value: bytes | None = None
-    try:
+
+    def work() -> tuple[bytes | None, BaseException | None]:
+        shell.compile.label = request.label
         result = shell.run_cell(request.code, store_history=False)
-        error = result.error_before_exec or result.error_in_exec
-        if error is None and request.keep:
-            value = _pickle(result.result)
-    except BaseException as failure:  # noqa: BLE001 - an interrupt between two statements, too
-        error = failure
+        failure = result.error_before_exec or result.error_in_exec
+        if failure is not None:
+            return None, failure  # raised again, its traceback would begin in our lines
+        return (_pickle(result.result) if request.keep else None), None
+
+    answer, error = guarded(request.run, work)
+    value = None
+    if answer is not None:
+        value, error = answer
     summary = None if error is None else summarise(shell, error)
+    reported = line.has_reported
     line.end(*_status(error, summary))
-    return CellReply(line.rank, summary, value)
+    return CellReply(line.rank, summary, value, reported)
 
 
 def _status(error: BaseException | None, summary: CellError | None) -> tuple[str, str]:
@@ -81,14 +102,34 @@ def _pickle(value: Any) -> bytes:
 
 
 def summarise(shell: InteractiveShell, error: BaseException) -> CellError:
-    """An exception as text."""
+    """An exception as text; never raises, whatever the exception's own methods do."""
     kind = type(error)
     if isinstance(error, SyntaxError):
-        lines = shell.SyntaxTB.structured_traceback(kind, error, [])
         where = f"cell {cell_label(error.filename or '') or error.filename} line {error.lineno}"
+        message = error.msg
     else:
-        trace = error.__traceback__
-        lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=1)
-        where = failing_line(trace)
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return CellError(kind.__name__, message, where, shell.InteractiveTB.stb2text(lines))
+        where = failing_line(error.__traceback__)
+        message = message_of(error)
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[:LONGEST_MESSAGE]} … ({len(message)} characters)"
+    return CellError(kind.__name__, message, where, _format(shell, error))
+
+
+def message_of(error: BaseException) -> str:
+    """What ``str`` of an exception gives, or why it gives nothing."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - the user's own __str__
+        return f"<its message cannot be shown: {type(second).__name__}>"
+
+
+def _format(shell: InteractiveShell, error: BaseException) -> str:
+    kind, trace = type(error), error.__traceback__
+    try:
+        if isinstance(error, SyntaxError):
+            lines = shell.SyntaxTB.structured_traceback(kind, error, [])
+        else:
+            lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=1)
+        return shell.InteractiveTB.stb2text(lines)
+    except Exception as second:  # noqa: BLE001 - formatting calls the user's code
+        return f"(no traceback: formatting it raised {type(second).__name__})"

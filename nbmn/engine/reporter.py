@@ -8,7 +8,9 @@ since those release the interpreter lock.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
 import signal
 import threading
 import time
@@ -47,7 +49,10 @@ class Reporter:
         self._started = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
+        # A pipe wakes the thread out of its poll; a byte more when full changes nothing.
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._cancelled: deque[str] = deque(maxlen=16)
 
     @property
     def connected(self) -> bool:
@@ -68,20 +73,36 @@ class Reporter:
         )
         self._thread.start()
 
+    @property
+    def has_reported(self) -> bool:
+        """Whether the running cell has reported anything."""
+        return self._started
+
     def begin(self, run: str) -> None:
-        """A cell starts on this rank."""
+        """A cell starts on this rank.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            It was interrupted before it started.
+        """
         with self._lock:
             self._run, self._since = run, time.monotonic()
             self._iteration, self._started = 0, False
-        self._wake.set()
+            if run in self._cancelled:
+                raise KeyboardInterrupt
 
     def end(self, status: str, message: str = "") -> None:
-        """The cell has ended; ``status`` as in :class:`nbmn.records.RunEnded`."""
+        """The cell has ended; ``status`` as in :class:`nbmn.records.RunEnded`.
+
+        What it reported leaves at once: the notebook waits for the last of it.
+        """
         with self._lock:
             run, self._run, self._since = self._run, "", time.monotonic()
         if self._started:
+            self._started = False
             self._send(RunEnded(self.rank, run, time.time(), status, message))
-        self._wake.set()
+            self._wake()
 
     def start_run(
         self, title: str = "", iterations: int | None = None, epochs: float | None = None
@@ -102,12 +123,28 @@ class Reporter:
             return
         if not self._started:
             self.start_run()
-        self._iteration = self._iteration + 1 if iteration is None else iteration
-        self._send(Step(self.rank, self._run, time.time(), self._iteration, values, samples, epoch))
+        self._iteration = self._iteration + 1 if iteration is None else int(iteration)
+        self._send(
+            Step(
+                self.rank,
+                self._run,
+                time.time(),
+                self._iteration,
+                {name: _held(value) for name, value in values.items()},
+                None if samples is None else int(samples),
+                None if epoch is None else float(epoch),
+            )
+        )
 
     def _send(self, record: Record) -> None:
         if self._thread is not None:
             self._outbox.append(record)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._waker, b"w")
+        except BlockingIOError:
+            return  # it is full of earlier calls
 
     # The thread.
 
@@ -121,22 +158,25 @@ class Reporter:
         socket.curve_publickey = endpoint.public_key
         socket.curve_secretkey = endpoint.secret_key
         socket.connect(endpoint.url)
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
         heard = time.monotonic()
         beat = 0.0
         while True:
-            # A command is answered within one period; so is the wish to beat at once.
-            if socket.poll(1000 / RATE):
+            # A command is answered at once; so is the wish to send.
+            ready = dict(poller.poll(1000 / RATE))
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            if socket in ready:
                 command, *arguments = socket.recv_multipart()
                 heard = time.monotonic()
                 if command == b"interrupt":
                     self._interrupt(arguments[0].decode())
             elif expect_pings and time.monotonic() - heard > SILENCE:
-                import os
-
                 os._exit(1)
             self._flush(socket)
-            if self._wake.is_set() or time.monotonic() - beat > HEARTBEAT:
-                self._wake.clear()
+            if time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
                 socket.send(encode([self.heartbeat()]))
 
@@ -161,33 +201,33 @@ class Reporter:
         with self._lock:
             if run == self._run:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            else:
+                self._cancelled.append(run)  # ended already, or not begun yet
+
+
+def _held(value: Any) -> Any:
+    """What to keep of a value until the thread sends it.
+
+    A number, read now, since its array may be overwritten; of a Chainer variable
+    the array, since the variable would keep the graph; of a GPU array itself, since
+    reading it waits for the device, and the training loop must not.
+    """
+    array = getattr(value, "array", value)
+    return array if hasattr(array, "__cuda_array_interface__") else _scalar(array)
 
 
 def _plain(record: Record) -> Record:
-    """The record with its values as Python floats.
-
-    Done in the thread: reading a GPU scalar waits for the device, and the
-    training loop must not.
-    """
+    """The record with its values as Python floats, read from the GPU if need be."""
     if not isinstance(record, Step):
         return record
     values = {str(name): _scalar(value) for name, value in record.values.items()}
-    return Step(
-        record.rank,
-        record.run,
-        record.time,
-        record.iteration,
-        values,
-        None if record.samples is None else int(record.samples),
-        None if record.epoch is None else float(record.epoch),
-    )
+    return dataclasses.replace(record, values=values)
 
 
 def _scalar(value: Any) -> float:
-    array = getattr(value, "array", value)  # a Chainer variable holds its array there
     try:
-        return float(array)
-    except (TypeError, ValueError):
+        return float(value)
+    except Exception:  # noqa: BLE001 - the value is the user's, and charts have gaps
         return float("nan")
 
 
@@ -233,6 +273,6 @@ def report(
     line = reporter()
     if not line.connected:
         return
-    if total is not None and line.run and not line._started:
+    if total is not None and line.run and not line.has_reported:
         line.start_run(iterations=int(total))
     line.step(values, samples, iteration, epoch)

@@ -15,6 +15,9 @@ from IPython import get_ipython
 import nbmn
 from nbmn import frames
 from nbmn.communicators import Communicator
+from nbmn.engine.cells import message_of
+from nbmn.engine.guard import guarded
+from nbmn.engine.reporter import reporter
 from nbmn.frames import Parts
 from nbmn.messages import CellError
 
@@ -28,19 +31,20 @@ def channel() -> Communicator:
     return nbmn.create_communicator()
 
 
-def receive(members: Sequence[int], sent: Parts | None) -> Reply:
+def receive(run: str, members: Sequence[int], sent: Parts | None) -> Reply:
     """Take variables into the namespace. Collective over ``members``.
 
     The first member got ``sent`` from the notebook and passes it to the others.
+    ``run`` is what the notebook would interrupt it by.
     """
 
     def take() -> None:
         get_ipython().user_ns.update(frames.load(_pass_on(channel(), members, sent)))
 
-    return _answer(take)
+    return _answer(run, take)
 
 
-def send_back(name: str) -> Reply:
+def send_back(run: str, name: str) -> Reply:
     """Give the value of a variable to the notebook. Local."""
 
     def value() -> Parts:
@@ -49,14 +53,15 @@ def send_back(name: str) -> Reply:
             raise NameError(f"no variable {name!r} on this rank")
         return frames.dump(namespace[name])
 
-    return _answer(value)
+    return _answer(run, value)
 
 
-def _answer(work: Callable[[], Parts | None]) -> Reply:
-    try:
-        return None, work()
-    except BaseException as error:  # noqa: BLE001 - the notebook raises it, with the rank's name
-        return CellError(type(error).__name__, str(error)), None
+def _answer(run: str, work: Callable[[], Parts | None]) -> Reply:
+    parts, error = guarded(run, work)
+    reporter().end("done" if error is None else "failed")
+    if error is None:
+        return None, parts
+    return CellError(type(error).__name__, message_of(error)), None
 
 
 def _pass_on(comm: Communicator, members: Sequence[int], sent: Parts | None) -> Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import threading
 import time
@@ -27,6 +28,21 @@ class Ran:
     updates: int = 0
     error: str = ""
     error_name: str = ""
+    request: str = ""
+    """Id of the request, under which later output comes."""
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Add one IOPub message."""
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            self.streams[content["name"]] += content["text"]
+        elif kind in ("display_data", "execute_result", "update_display_data"):
+            self.updates += kind == "update_display_data"
+            key = content.get("transient", {}).get("display_id") or f"_{len(self.displays)}"
+            self.displays[key] = content["data"]
+        elif kind == "error":
+            self.error = ANSI.sub("", "\n".join(content["traceback"]))
+            self.error_name = content["ename"]
 
     @property
     def text(self) -> str:
@@ -47,28 +63,27 @@ class Notebook:
         code: str,
         interrupt_when: Callable[[], bool] | None = None,
         seconds: float = CELL_SECONDS,
+        on_message: Callable[[Ran], None] = lambda ran: None,
+        presses: int = 1,
     ) -> Ran:
-        """Run a cell; press the stop button once ``interrupt_when`` holds."""
+        """Run a cell; press the stop button once ``interrupt_when`` holds, ``presses`` times.
+
+        ``on_message`` sees what there is so far, after each message.
+        """
         ran = Ran(ok=False)
 
         def hook(message: dict[str, Any]) -> None:
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                ran.streams[content["name"]] += content["text"]
-            elif kind in ("display_data", "execute_result", "update_display_data"):
-                ran.updates += kind == "update_display_data"
-                key = content.get("transient", {}).get("display_id") or f"_{len(ran.displays)}"
-                ran.displays[key] = content["data"]
-            elif kind == "error":
-                ran.error = ANSI.sub("", "\n".join(content["traceback"]))
-                ran.error_name = content["ename"]
+            ran.take(message)
+            on_message(ran)
 
         done = threading.Event()
 
         def stop_button() -> None:
             while not done.is_set():
                 if interrupt_when():
-                    self.manager.interrupt_kernel()
+                    for _ in range(presses):
+                        self.manager.interrupt_kernel()
+                        done.wait(0.3)
                     return
                 time.sleep(0.05)
 
@@ -79,7 +94,21 @@ class Notebook:
         finally:
             done.set()
         ran.ok = reply["content"]["status"] == "ok"
+        ran.request = reply["parent_header"]["msg_id"]
         return ran
+
+    def follow(self, ran: Ran, until: Callable[[Ran], bool], seconds: float = 30) -> None:
+        """Take in what still appears under a cell that has returned."""
+        deadline = time.monotonic() + seconds
+        while not until(ran):
+            left = deadline - time.monotonic()
+            assert left > 0, f"not within {seconds} s; so far:\n{ran.text}"
+            try:
+                message = self.client.get_iopub_msg(timeout=left)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") == ran.request:
+                ran.take(message)
 
     def check(self, code: str) -> Ran:
         """Run a cell that must succeed."""

@@ -1,0 +1,76 @@
+"""Gathers what one rank puts out, message by message, as a notebook would show it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from nbmn.cluster.output import RankOutput
+
+
+class Capture:
+    """Called with each IOPub message of a call, in the client's thread.
+
+    Keeps text exactly as it was written, and carries out what ranks say about
+    earlier output: displays that are updated, output that is cleared.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.complete = threading.Event()
+        """Set when no more output will come."""
+        self._lock = threading.Lock()
+        self._reset()
+        self._clear_at_next = False
+
+    def _reset(self) -> None:
+        self._text: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._displays: list[tuple[str | None, dict[str, Any]]] = []
+        self._result: dict[str, Any] | None = None
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        kind, content = message["header"]["msg_type"], message["content"]
+        with self._lock:
+            if kind == "clear_output":
+                self._clear_at_next = bool(content.get("wait"))
+                if not self._clear_at_next:
+                    self._reset()
+            elif kind == "update_display_data":
+                self._update(content)
+            elif kind in ("stream", "display_data", "execute_result"):
+                if self._clear_at_next:
+                    self._clear_at_next = False
+                    self._reset()
+                self._add(kind, content)
+
+    def _add(self, kind: str, content: dict[str, Any]) -> None:
+        if kind == "stream":
+            self._text[content["name"]].append(content["text"])
+        elif kind == "display_data":
+            self._displays.append((_display_id(content), _bundle(content)))
+        else:
+            self._result = _bundle(content)
+
+    def _update(self, content: dict[str, Any]) -> None:
+        name = _display_id(content)
+        self._displays = [
+            (each, _bundle(content) if each == name else old) for each, old in self._displays
+        ]
+
+    def output(self, note: str = "") -> RankOutput:
+        """What there is so far, with a last word of ours on stderr."""
+        with self._lock:
+            for name, pieces in self._text.items():
+                self._text[name] = ["".join(pieces)]
+            stdout, stderr = self._text["stdout"][0], self._text["stderr"][0]
+            displays = tuple(bundle for _, bundle in self._displays)
+            return RankOutput(self.rank, stdout, stderr + note, displays, self._result)
+
+
+def _display_id(content: dict[str, Any]) -> str | None:
+    return content.get("transient", {}).get("display_id")
+
+
+def _bundle(content: dict[str, Any]) -> dict[str, Any]:
+    """Without the display's id, which differs between ranks that show the same."""
+    return {"data": content["data"], "metadata": content.get("metadata", {})}

@@ -1,0 +1,37 @@
+"""Where a rank may be interrupted: in the user's code, never between it and the answer."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TypeVar
+
+from nbmn.engine.reporter import reporter
+
+T = TypeVar("T")
+
+
+def guarded(run: str, work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Do ``work`` as the run of that name; local, and raises nothing.
+
+    An interrupt raises KeyboardInterrupt in ``work`` only. The caller ends the
+    run with :meth:`nbmn.engine.reporter.Reporter.end`.
+    """
+    try:
+        return _work(run, work)
+    except KeyboardInterrupt as late:  # it came while the work was ending
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return None, late
+
+
+def _work(run: str, work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    value: T | None = None
+    error: BaseException | None = None
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        reporter().begin(run)
+        value = work()
+    except BaseException as failure:  # noqa: BLE001 - handed to the notebook
+        error = failure
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return value, error

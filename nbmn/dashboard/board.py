@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from nbmn.dashboard.encoding import encode_frame, encode_state
+from nbmn.dashboard.encoding import MAX_CHARTS, encode_frame, encode_state
 from nbmn.dashboard.model import RunModel
 from nbmn.dashboard.reload import answer_while_busy
 from nbmn.dashboard.snapshot import Snapshot
@@ -127,9 +127,10 @@ class LiveBoard:
 
     def _push(self) -> None:
         """Bring the page up to date, 4–5 times a second, until the run is over."""
-        wait, quiet_until, patience = 0.0, 0.0, _STATIC_PERIODS[0]
+        pause, quiet_until, patience = 0.0, 0.0, _STATIC_PERIODS[0]
         static_at = time.monotonic() + patience
-        while not self._stop.wait(wait):
+        while not self._stop.wait(pause):
+            pause = _PERIOD
             started = time.monotonic()
             # Nothing new: clocks and lamps still move, once a second.
             if self._drain() or started >= quiet_until:
@@ -140,8 +141,8 @@ class LiveBoard:
                     self._page.refresh(snapshot)
                     patience = min(2 * patience, _STATIC_PERIODS[1])
                     static_at = time.monotonic() + patience
-                wait = max(_PERIOD, sent / _BYTES_PER_SECOND)
-            wait = max(wait - (time.monotonic() - started), 0.02)
+                pause = max(_PERIOD, sent / _BYTES_PER_SECOND)
+            pause = max(pause - (time.monotonic() - started), 0.02)
 
 
 class _Page:
@@ -152,21 +153,24 @@ class _Page:
 
         from nbmn.dashboard.widget import BoardWidget, bokeh_runtime
 
-        self._shape: Any = None
+        self._figures: dict[tuple[str, tuple[str, ...]], str] = {}
         self._widget = BoardWidget(runtime=bokeh_runtime())
         self.push(snapshot)
         self._handle = display(self._bundle(snapshot, live=True), raw=True, display_id=True)
 
     def push(self, snapshot: Snapshot) -> int:
         """Send everything; returns the number of bytes."""
-        from nbmn.dashboard.figures import encode_figures
+        from nbmn.dashboard.figures import encode_figure
 
         state, frame = encode_state(snapshot), encode_frame(snapshot)
-        shape = [(chart.key, chart.names, chart.x_label) for chart in snapshot.charts]
+        figures = []
+        for chart in snapshot.charts[:MAX_CHARTS]:
+            curves = chart.key, chart.names
+            if curves not in self._figures:
+                self._figures[curves] = encode_figure(chart, snapshot.ranks)
+            figures.append(self._figures[curves])
         with self._widget.hold_sync():
-            if shape != self._shape:
-                self._shape = shape
-                self._widget.figures = encode_figures(snapshot.charts, snapshot.ranks)
+            self._widget.figures = f"[{','.join(figures)}]"
             self._widget.state = state
             self._widget.frame = frame
         return len(state) + len(frame)
@@ -177,7 +181,11 @@ class _Page:
 
     def close(self, snapshot: Snapshot) -> None:
         """Leave only what needs no kernel."""
+        from nbmn.dashboard.widget import retire
+
         self._handle.update(self._bundle(snapshot, live=False), raw=True)
+        # A page that was reloaded during the run still shows it.
+        retire(self._widget)
 
     def _bundle(self, snapshot: Snapshot, live: bool) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": plain(snapshot), "text/html": html(snapshot)}

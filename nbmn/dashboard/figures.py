@@ -19,11 +19,11 @@ from bokeh.plotting import figure
 from bokeh.themes import Theme
 
 from nbmn.dashboard import text
-from nbmn.dashboard.encoding import MAX_CHARTS, columns
+from nbmn.dashboard.encoding import columns
 from nbmn.dashboard.palette import NEUTRAL, rank_color
 from nbmn.dashboard.snapshot import CROWD, THROUGHPUT, Chart
 
-__all__ = ["encode_figures", "make_figure"]
+__all__ = ["encode_figure", "make_figure"]
 
 _FEW = 3
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
@@ -63,14 +63,10 @@ _THEME = Theme(
 )
 
 
-def encode_figures(charts: tuple[Chart, ...], ranks: tuple[int, ...]) -> str:
-    """All figures as JSON: ``[{"key": …, "item": …}, …]``, in the order of display."""
-    return json.dumps(
-        [
-            {"key": chart.key, "item": json_item(make_figure(chart, ranks), theme=_THEME)}
-            for chart in charts[:MAX_CHARTS]
-        ]
-    )
+def encode_figure(chart: Chart, ranks: tuple[int, ...]) -> str:
+    """A figure as JSON: ``{"key": …, "item": …}``."""
+    item = json_item(make_figure(chart, ranks), theme=_THEME)
+    return json.dumps({"key": chart.key, "item": item})
 
 
 def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+from collections import deque
 from pathlib import Path
 
 import anywidget
@@ -16,9 +17,10 @@ import bokeh
 import ipywidgets
 import traitlets
 
-__all__ = ["BoardWidget", "BokehRuntime", "bokeh_runtime"]
+__all__ = ["BoardWidget", "BokehRuntime", "bokeh_runtime", "retire"]
 
 _STATIC = Path(__file__).parent / "static"
+_KEPT = 3
 
 
 class BokehRuntime(anywidget.AnyWidget):
@@ -51,8 +53,24 @@ class BoardWidget(anywidget.AnyWidget):
     _css = _STATIC / "board.css"
     runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
     figures = traitlets.Unicode("[]").tag(sync=True)
-    """From :func:`nbmn.dashboard.figures.encode_figures`; changes when a chart comes in."""
+    """List of :func:`nbmn.dashboard.figures.encode_figure`, in the order of display."""
     state = traitlets.Unicode("{}").tag(sync=True)
     """From :func:`nbmn.dashboard.encoding.encode_state`."""
     frame = traitlets.Bytes().tag(sync=True)
     """From :func:`nbmn.dashboard.encoding.encode_frame`."""
+
+
+@functools.cache
+def _retired() -> deque[BoardWidget]:
+    return deque()
+
+
+def retire(widget: BoardWidget) -> None:
+    """Let go of a board that is over; the last few stay, for pages that still show them.
+
+    Each open widget is sent again with every reload of a page.
+    """
+    kept = _retired()
+    kept.append(widget)
+    while len(kept) > _KEPT:
+        kept.popleft().close()

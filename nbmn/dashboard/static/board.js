@@ -375,7 +375,6 @@ class Board {
     const wanted = new Set(figures.map(({ key }) => key));
     for (const [key, chart] of this.charts) if (!wanted.has(key)) this.dropChart(key, chart);
     figures.forEach(({ key, item }, index) => {
-      // Which curves there are is all that a figure's JSON says; its ids differ each time.
       let chart = this.charts.get(key);
       if (!chart) {
         const panel = make("div", "nbmn-panel", this.panels);
@@ -386,7 +385,9 @@ class Board {
         this.charts.set(key, chart);
       }
       chart.panel.style.order = String(index);
-      this.embed(chart, item);
+      const text = JSON.stringify(item);
+      if (chart.item !== text) this.embed(chart, item);
+      chart.item = text;
     });
   }
 

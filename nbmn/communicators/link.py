@@ -67,9 +67,7 @@ class Link:
         BrokenCommunicatorError
             A collective on it was left before it was complete.
         """
-        if self._pending and self.broken is None:
-            self._break("was interrupted between two steps of a collective")
-        if self.broken is not None:
+        if self.dirty is not None:
             remedy = (
                 "create it again on all ranks"
                 if self.lost

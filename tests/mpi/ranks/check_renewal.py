@@ -156,26 +156,26 @@ def check_interrupts_at_random_moments(comm):
     ticket = world()._ticket
     for number in range(40):
         victim = together.randrange(comm.size) == comm.rank
-        delay = together.random() * 0.005
+        # The creation of a communicator has no deadline, so the others are interrupted
+        # too, later.
+        delay = together.random() * 0.005 + (0 if victim else 0.05)
         comm.timeout = part.timeout = 0.04
         timers = [
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
             for seconds in (delay, delay + alone.random() * 0.05)
         ]
         with contextlib.suppress(KeyboardInterrupt, CollectiveTimeoutError):
-            if victim:
-                timers[0].start()
+            timers[0].start()
             talk_for_ever(comm, part)
         begun = False
         while True:  # an interrupted renewal is repeated
             try:
-                if victim and not begun:
+                if not begun:
                     begun = True
                     timers[1].start()
                 world().renew(ticket + number + 1)
                 for timer in timers:
-                    if victim:
-                        timer.join()
+                    timer.join()
                 break
             except KeyboardInterrupt:
                 continue
@@ -189,6 +189,8 @@ def talk_for_ever(comm, part):
         link = comm if number % 3 else part
         total = link.allreduce(np.full(1 + number * 7919 % 5000, comm.rank + 1.0))
         np.testing.assert_array_equal(total, comm.size * (comm.size + 1) / 2)
+        if number % 4 == 1:
+            nbmn.create_communicator().barrier()
         if number % 5 == 0:
             assert comm.bcast_obj(number if comm.rank == 0 else None) == number
         if number % 7 == 0:

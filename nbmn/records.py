@@ -7,10 +7,10 @@ inverse. Times are seconds since the epoch on the rank's clock (``time.time``).
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,13 @@ class Heartbeat:
 Record = RunStarted | Step | RunEnded | Heartbeat
 
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (RunStarted, Step, RunEnded, Heartbeat)}
+# Not dataclasses.astuple: it copies deeply, ten times slower, and ranks encode every step.
+_FIELDS = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KINDS.values()}
 
 
 def encode(records: Iterable[Record]) -> bytes:
     """Serialise records, in order, to one message."""
-    rows = [[type(record).__name__, dataclasses.astuple(record)] for record in records]
+    rows = [[type(record).__name__, _FIELDS[type(record)](record)] for record in records]
     return json.dumps(rows).encode()
 
 
@@ -95,6 +97,6 @@ def decode(message: bytes) -> list[Record]:
         The bytes are not a message that :func:`encode` made.
     """
     try:
-        return [_KINDS[kind](*fields) for kind, fields in json.loads(message)]
+        return [_KINDS[kind](*values) for kind, values in json.loads(message)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a batch of records: {error}") from error

@@ -21,11 +21,10 @@ from bokeh.themes import Theme
 from nbmn.dashboard import text
 from nbmn.dashboard.encoding import columns
 from nbmn.dashboard.palette import NEUTRAL, rank_color
-from nbmn.dashboard.snapshot import CROWD, THROUGHPUT, Chart
+from nbmn.dashboard.snapshot import CROWD, FEW, THROUGHPUT, Chart
 
 __all__ = ["encode_figure", "make_figure"]
 
-_FEW = 3
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 # Bokeh's own tooltip is white in every theme: this lies over it, in the page's colours.
 _TOOLTIP = (
@@ -102,7 +101,7 @@ def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:
         plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]a")
         if len(ranks) > 1:
             _add_total_axis(plot)
-    if len(ranks) <= _FEW:
+    if len(ranks) <= FEW:
         # Few ranks: the mean is as noisy as they are, and would hide them.
         mean = _add_mean(plot, source, len(ranks))
         _add_ranks(plot, source, ranks)
@@ -155,7 +154,7 @@ def _add_ranks(plot: Any, source: ColumnDataSource, ranks: tuple[int, ...]) -> N
 
 
 def _add_mean(plot: Any, source: ColumnDataSource, ranks: int) -> Any:
-    few = ranks <= _FEW
+    few = ranks <= FEW
     return plot.line(
         "x",
         "mean",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LAMPS", "NEUTRAL", "rank_color"]
+__all__ = ["CROWD_COLOR", "LAMPS", "NEUTRAL", "rank_color"]
 
 # Bokeh's Colorblind8, with its black as a grey: it must show on a dark page too.
 _RANKS = (
@@ -17,6 +17,7 @@ _RANKS = (
 )
 
 NEUTRAL = "#808080"
+CROWD_COLOR = "#3A8FCB"
 
 LAMPS = {
     "starting": "#8A8A8A",

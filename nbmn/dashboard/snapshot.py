@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CROWD", "THROUGHPUT", "Chart", "Lamp", "Progress", "RankRow", "Snapshot"]
+__all__ = ["CROWD", "FEW", "THROUGHPUT", "Chart", "Lamp", "Progress", "RankRow", "Snapshot"]
 
 CROWD = 8
 """More ranks than this share one colour, a band and a mean, instead of a colour each."""
+
+FEW = 3
+"""Up to this many, the mean lies behind the ranks' curves."""
 
 THROUGHPUT = "samples/s"
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from nbmn.dashboard import text
 from nbmn.dashboard.encoding import MAX_CHARTS, band
-from nbmn.dashboard.palette import LAMPS, NEUTRAL, rank_color
-from nbmn.dashboard.snapshot import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
+from nbmn.dashboard.palette import CROWD_COLOR, LAMPS, NEUTRAL, rank_color
+from nbmn.dashboard.snapshot import CROWD, FEW, THROUGHPUT, Chart, RankRow, Snapshot
 
 __all__ = ["html", "plain", "svg"]
 
@@ -133,14 +133,21 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
     if crowd:
         parts.append(_area(across, up, chart))
     parts.append(f'<g transform="scale({1 / _FINE})" fill="none" stroke-linecap="round">')
+    lines = []
     for rank, curve in zip(ranks, chart.ranks, strict=True):
-        color = rank_color(0 if crowd else rank)
-        style = _stroke(1, color, min(0.2, 5 / len(ranks))) if crowd else _stroke(1.5, color, 0.85)
+        if crowd:
+            style = _stroke(1, CROWD_COLOR, min(0.2, 5 / len(ranks)))
+        else:
+            style = _stroke(1.5, rank_color(rank), 0.85)
         path = _line(across, up, *(_sample if crowd else _thin)(chart.x, curve))
-        parts.append(f'<path id="{escape(chart.key)}-{rank}" d="{path}" {style}/>')
+        lines.append(f'<path id="{escape(chart.key)}-{rank}" d="{path}" {style}/>')
     if len(ranks) > 1:
+        # The mean of few ranks is as noisy as they are, and would hide them.
+        few = len(ranks) <= FEW
         path = _line(across, up, *_thin(chart.x, chart.mean))
-        parts.append(f'<path d="{path}" {_stroke(2.5, NEUTRAL)}/>')
+        mean = f'<path d="{path}" {_stroke(4 if few else 2.5, NEUTRAL, 0.5 if few else 1)}/>'
+        lines.insert(0 if few else len(lines), mean)
+    parts += lines
     for curve in chart.others:
         path = _line(across, up, *_thin(chart.x, curve))
         style = _stroke(2, NEUTRAL)
@@ -206,7 +213,7 @@ def _area(across, up, chart: Chart) -> str:
     x, low, high = across(chart.x[known]), up(low[known]), up(high[known])
     there = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, high, strict=True))
     back = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x[::-1], low[::-1], strict=True))
-    return f'<path d="M{there}L{back}Z" fill="{rank_color(0)}" fill-opacity=".15"/>'
+    return f'<path d="M{there}L{back}Z" fill="{CROWD_COLOR}" fill-opacity=".15"/>'
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -276,7 +276,7 @@ class Notebook:
 
     def shut_down(self) -> None:
         """End the kernel."""
-        self.page.evaluate(f"{_PANEL}.sessionContext.shutdown()")
+        self.page.evaluate(f"window.jupyterapp && {_PANEL}?.sessionContext?.shutdown()")
 
 
 def _document(cells: list[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from IPython.core.interactiveshell import InteractiveShell
+
 from nbmn.magics.cells import CellMagics
 from nbmn.magics.cluster import ClusterMagics
 from nbmn.magics.context import Context

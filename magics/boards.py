@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from nbmn.magics.context import Context
-
 from nbmn.cluster import Session
 from nbmn.cluster.area import Area, make_area
 from nbmn.cluster.output import RankOutput
 from nbmn.dashboard import LiveBoard
+from nbmn.magics.context import Context
 from nbmn.records import Record, RunEnded, RunStarted, Step
 
 LAST_RECORDS = 1.0

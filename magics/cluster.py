@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
-from nbmn.magics.context import ContextMagics, show
 
 from nbmn.cluster import ClusterError, Plan, Session, start
 from nbmn.cluster.launch import default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
+from nbmn.magics.context import ContextMagics, show
 
 NEXT = """\
 %%mn              run a cell on all ranks (%%mn 0 on rank 0, %%mn 1: on the others)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
-from nbmn.magics.context import ContextMagics
 
 from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.transfer import describe_pull, pull, push
+from nbmn.magics.context import ContextMagics
 
 
 @magics_class

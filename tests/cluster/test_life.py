@@ -19,6 +19,7 @@ def _pids(notebook: Notebook) -> list[int]:
     return [pids[rank] for rank in sorted(pids)]
 
 
+@pytest.mark.short
 def test_start_introduces_ranks_and_a_second_start_says_so(fresh: Notebook) -> None:
     first = fresh.check("%mn_start 2")
     assert "2 ranks ready" in first.text

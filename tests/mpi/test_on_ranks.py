@@ -6,8 +6,14 @@ import pytest
 pytestmark = pytest.mark.skipif(mpi_session.mpiexec() is None, reason="no mpiexec installed")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize(("module", "check"), mpi_session.checks())
+def _cases():
+    for module, check in mpi_session.checks():
+        for ranks in (1, 2, 3):
+            short = ranks == 2 and module in ("check_gradients", "check_optimizer")
+            yield pytest.param(module, check, ranks, marks=[pytest.mark.short] if short else [])
+
+
+@pytest.mark.parametrize(("module", "check", "ranks"), list(_cases()))
 def test_on_ranks(module, check, ranks):
     session = mpi_session.session(module, ranks)
     results = [report.get(check, "not reached") for report in session.reports]

@@ -49,6 +49,7 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
     assert not {"numpy", "chainer", "scipy", "mpi4py", "IPython", "bokeh"} & set(loaded)
 
 
+@pytest.mark.short
 def test_numpy_is_left_as_it_was():
     run("""
         import nbmn, numpy

@@ -12,6 +12,7 @@ def many_halves():
     return (np.random.RandomState(0).rand(20_000) * 5).astype(np.float16)
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("form", [lambda v: v, np.asarray, chainer.Variable], ids=str)
 def test_mean_of_many_halves(form):
     values = many_halves()

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.short
+
 DATASET = """
 import nbmn
 import chainer, numpy as np

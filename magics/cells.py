@@ -6,12 +6,12 @@ import argparse
 
 from IPython.core.magic import cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
-from nbmn.magics.boards import make_run_area
-from nbmn.magics.context import Context, ContextMagics
 
 from nbmn.cluster import ClusterError
 from nbmn.cluster.cells import CellRun
 from nbmn.cluster.ranks import name_ranks
+from nbmn.magics.boards import make_run_area
+from nbmn.magics.context import Context, ContextMagics
 
 
 @magics_class
@@ -27,7 +27,7 @@ class CellMagics(ContextMagics):
     def mn(self, line: str, cell: str) -> CellRun | None:
         """Run the cell on ranks; fails when it fails on one of them."""
         args = parse_argstring(self.mn, line)
-        return run_on_ranks(self.context, cell, args)
+        return run_on_ranks(self.context, numbered(f"%%mn {line}", cell), args)
 
     @line_magic("mn")
     def mn_line(self, line: str) -> None:
@@ -36,6 +36,13 @@ class CellMagics(ContextMagics):
             raise ClusterError("%mn needs an expression, as in %mn comm.rank; a cell takes %%mn")
         args = argparse.Namespace(ranks=[], output=None, bg=False, local=False)
         run_on_ranks(self.context, line, args)
+
+
+def numbered(magic: str, cell: str) -> str:
+    """The cell with its magic as a comment, so that lines count as the notebook counts them."""
+    if cell.lstrip().startswith("%%"):
+        return cell  # another cell magic, which must come first
+    return f"# {magic.rstrip()}\n{cell}"
 
 
 def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellRun | None:
@@ -78,5 +85,6 @@ def _announce_queue(active: tuple[CellRun, ...], ranks: tuple[int, ...]) -> None
         shared = sorted(set(run.ranks) & set(ranks))
         if shared:
             print(
-                f"{name_ranks(shared)} still run cell {run.request.label}; this one comes after it"
+                f"{name_ranks(shared)} still run{'s' * (len(shared) == 1)} cell "
+                f"{run.request.label}; this one comes after it"
             )

@@ -7,10 +7,10 @@ import argparse
 from IPython.core.error import UsageError
 from IPython.core.magic import line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
-from nbmn.magics.cells import run_on_ranks
-from nbmn.magics.context import ContextMagics
 
 from nbmn.cluster.cells import CellRun
+from nbmn.magics.cells import numbered, run_on_ranks
+from nbmn.magics.context import ContextMagics
 
 CALL = "__import__('nbmn.engine.training').engine.training.train_named({name!r})"
 
@@ -32,6 +32,7 @@ class TrainMagics(ContextMagics):
         if not args.trainer.isidentifier():
             raise UsageError(f"{args.trainer!r} is not a variable's name")
         call = CALL.format(name=args.trainer)
-        code = call if cell is None else f"{cell.rstrip()}\n{call}"
+        if cell is not None:
+            call = f"{numbered(f'%%mn_train {line}', cell).rstrip()}\n{call}"
         options = argparse.Namespace(ranks=[], output=None, bg=args.bg, local=False)
-        return run_on_ranks(self.context, code, options)
+        return run_on_ranks(self.context, call, options)

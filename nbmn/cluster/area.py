@@ -48,7 +48,7 @@ class NotebookArea:
         self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
     ) -> None:
         groups = group(outputs)
-        if groups:
+        if groups or self._id:
             self._draw(groups, None)
         _publish_rich(groups)
 

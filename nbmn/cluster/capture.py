@@ -27,6 +27,7 @@ class Capture:
         self._text: dict[str, list[str]] = {"stdout": [], "stderr": []}
         self._displays: list[tuple[str | None, dict[str, Any]]] = []
         self._result: dict[str, Any] | None = None
+        self._errors: list[str] = []
 
     def __call__(self, message: dict[str, Any]) -> None:
         kind, content = message["header"]["msg_type"], message["content"]
@@ -37,6 +38,8 @@ class Capture:
                     self._reset()
             elif kind == "update_display_data":
                 self._update(content)
+            elif kind == "error" and content["ename"] != "SystemExit":
+                self._errors += content["traceback"]
             elif kind in ("stream", "display_data", "execute_result"):
                 if self._clear_at_next:
                     self._clear_at_next = False
@@ -57,12 +60,17 @@ class Capture:
             (each, _bundle(content) if each == name else old) for each, old in self._displays
         ]
 
-    def output(self, note: str = "") -> RankOutput:
-        """What there is so far, with a last word of ours on stderr."""
+    def output(self, note: str = "", errors: bool = True) -> RankOutput:
+        """What there is so far, with a last word of ours on stderr.
+
+        ``errors`` are those that did not fail the cell, such as a script's under ``%run``.
+        """
         with self._lock:
             for name, pieces in self._text.items():
                 self._text[name] = ["".join(pieces)]
             stdout, stderr = self._text["stdout"][0], self._text["stderr"][0]
+            if errors and self._errors:
+                stderr += "\n".join([*self._errors, ""])
             displays = tuple(bundle for _, bundle in self._displays)
             return RankOutput(self.rank, stdout, stderr + note, displays, self._result)
 

@@ -272,9 +272,12 @@ class CellRun:
 
     def _outputs(self, live: bool) -> list[RankOutput]:
         """What each rank has put out so far, in rank order."""
-        return [
-            call.output.output(self._note(rank, live)) for rank, call in sorted(self._calls.items())
-        ]
+        outputs = []
+        for rank, call in sorted(self._calls.items()):
+            reply = self._replies.get(rank)
+            failed = reply is not None and reply.error is not None
+            outputs.append(call.output.output(self._note(rank, live), errors=not failed))
+        return outputs
 
     def _note(self, rank: int, live: bool) -> str:
         """A rank's error, where the cell as a whole does not raise it (yet)."""

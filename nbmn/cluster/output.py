@@ -17,6 +17,8 @@ from nbmn.cluster.terminal import settle
 
 LIVE_LINES = 200
 """Lines per group shown while a cell runs; all of them once it has ended."""
+LIVE_CHARACTERS = 50_000
+"""Characters from which those lines are taken: a redraw must stay cheap."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,15 @@ def group(outputs: Sequence[RankOutput], running: bool = False) -> list[Group]:
 
 
 def _tail(text: str, lines: int | None) -> str:
-    rows = text.splitlines(keepends=True)
-    if lines is None or len(rows) <= lines:
-        return text
-    return f"… {len(rows) - lines} lines above …\n" + "".join(rows[-lines:])
+    if lines is None:
+        return settle(text)
+    end = text if len(text) <= LIVE_CHARACTERS else text[-LIVE_CHARACTERS:]
+    rows = settle(end).splitlines(keepends=True)
+    shown = "".join(rows[-lines:])
+    if end is text and len(rows) <= lines:
+        return shown
+    above = text.count("\n") - shown.count("\n")
+    return f"… {above} line{'s' * (above != 1)} above …\n{shown}" if above else f"… {shown}"
 
 
 def render_text(groups: Sequence[Group], lines: int | None = None) -> str:
@@ -115,11 +122,7 @@ def _with_newline(text: str) -> str:
 
 
 def _texts(output: RankOutput, lines: int | None) -> list[tuple[str, str]]:
-    texts = [
-        ("stdout", settle(output.stdout)),
-        ("stderr", settle(output.stderr)),
-        ("result", output.text_result),
-    ]
+    texts = [("stdout", output.stdout), ("stderr", output.stderr), ("result", output.text_result)]
     return [(kind, _tail(text, lines)) for kind, text in texts if text]
 
 

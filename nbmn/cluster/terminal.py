@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\r\n\x08])|([^\x1b\r\n\x08]+)|\x1b")
+_TOKEN = re.compile(
+    r"\x1b\[([0-9;?]*)([A-Za-z])"  # a command
+    r"|([\r\n\x08])"
+    r"|([^\x1b\r\n\x08]+)"
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # a title or link: no place for it
+    r"|\x1b"
+)
 
 
 class _Screen:
-    """Rows of cells; a cell is a character with the colours switched on before it."""
+    """Rows of cells; a cell is a character with the colours switched beside it."""
 
     def __init__(self) -> None:
         self.rows: list[list[str]] = [[]]
@@ -44,7 +50,7 @@ class _Screen:
     def escape(self, argument: str, command: str) -> None:
         count = int(argument) if argument.isdigit() else 1
         if command == "m":
-            self.colours += f"\x1b[{argument}m"
+            self._switch(f"\x1b[{argument}m")
         elif command == "A":
             self.row = max(0, self.row - count)
         elif command == "B":
@@ -62,6 +68,14 @@ class _Screen:
             del self.rows[self.row + 1 :]
         # Anything else (titles, modes) has no place in a notebook.
 
+    def _switch(self, colours: str) -> None:
+        """Attach colours to the character they come after, or else to the next."""
+        line = self.rows[self.row]
+        if 0 < self.column <= len(line):
+            line[self.column - 1] += colours
+        else:
+            self.colours += colours
+
     def text(self) -> str:
         return "\n".join("".join(row) for row in self.rows) + self.colours
 
@@ -74,7 +88,7 @@ def settle(text: str) -> str:
     >>> settle("10%\\r20%\\n")
     '20%\\n'
     """
-    if not ("\r" in text or "\x08" in text or "\x1b[" in text):
+    if not ("\r" in text or "\x08" in text or "\x1b" in text):
         return text
     screen = _Screen()
     for argument, command, control, plain in _TOKEN.findall(text.replace("\r\n", "\n")):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
+import warnings
 from collections.abc import Coroutine
 from typing import Any
 
@@ -36,13 +39,35 @@ def prepare_shell(shell: InteractiveShell) -> None:
     """Make the engine's shell name cells as the notebook does, and await at top level."""
     shell.compile = CellCompiler()
     shell.loop_runner = _run_coroutine
+    # The notebook shows a failure once, for all ranks; IPython would format it here as well,
+    # and let an exception whose __str__ raises take the place of the user's.
+    shell.set_custom_exc((BaseException,), _remember)
+    warnings.filterwarnings("ignore", "To exit: use")
+    sys.stdin = _NoKeyboard()
     # IPython's own would end the engine, and with it all other ranks.
     shell.user_ns["exit"] = shell.user_ns["quit"] = _exit
 
 
+def _remember(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: int | None = None) -> None:
+    """Keep an exception where ``%debug`` and :mod:`pdb` look for the last one."""
+    sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
+    sys.last_exc = error  # type: ignore[attr-defined] # from Python 3.12
+
+
+class _NoKeyboard(io.TextIOBase):
+    """Standard input of a rank."""
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        raise OSError(
+            "a rank has no keyboard: ask in a cell of the notebook and %mn_push the answer"
+        )
+
+    read = readline
+
+
 def _exit(code: object = None) -> None:
     """End the cell on this rank; the rank itself goes on."""
-    raise SystemExit(code)
+    raise SystemExit if code is None else SystemExit(code)
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

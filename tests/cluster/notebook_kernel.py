@@ -85,7 +85,7 @@ class Notebook:
                         self.manager.interrupt_kernel()
                         done.wait(0.3)
                     return
-                time.sleep(0.05)
+                time.sleep(0.01)
 
         if interrupt_when is not None:
             threading.Thread(target=stop_button, daemon=True).start()

@@ -1,0 +1,136 @@
+"""Jupyter's stop button, and then everything goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from notebook_kernel import Notebook, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _a_variable_that_must_survive(two: Notebook) -> None:
+    two.check("%mn kept = comm.rank")
+
+
+def _works(two: Notebook) -> None:
+    two.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0]), kept")
+    assert two.value("got") == {0: (2.0, 0), 1: (2.0, 1)}
+
+
+BODIES = {
+    "a loop": "while True: pass",
+    "sleep": "import time; time.sleep(60)",
+    "a collective": "comm.rank or comm.barrier()\nwhile comm.rank: pass",
+    "a collective, from both sides": "comm.recv_obj(1 - comm.rank)",
+    "an await": "import asyncio; await asyncio.sleep(60)",
+    "a thread's result": "import threading; threading.Event().wait()",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+@pytest.mark.parametrize("presses", [1, 2])
+def test_stop_button(two: Notebook, tmp_path: Path, body: str, presses: int) -> None:
+    ran = two.run(
+        f"%%mn\nimport pathlib; pathlib.Path({str(tmp_path)!r}, str(comm.rank)).touch()\n{body}",
+        interrupt_when=lambda: len(list(tmp_path.iterdir())) == 2,
+        seconds=20,
+        presses=presses,
+    )
+    assert not ran.ok
+    assert ran.error_name == "KeyboardInterrupt"
+    _works(two)
+
+
+def test_stop_button_says_where_ranks_were(two: Notebook, tmp_path: Path) -> None:
+    ran = two.run(
+        f"%%mn\nimport pathlib, time\npathlib.Path({str(tmp_path)!r}, str(comm.rank)).touch()\n"
+        "while True:\n    time.sleep(0.01)",
+        interrupt_when=lambda: len(list(tmp_path.iterdir())) == 2,
+    )
+    assert "ranks 0, 1:\nstopped at cell [" in ran.text
+
+
+def test_stop_button_in_the_first_moment(two: Notebook) -> None:
+    """The command may reach a rank before the cell does."""
+    for moment in (0.0, 0.01, 0.02, 0.04):
+        began: list[float] = []
+
+        def due(began: list[float] = began, moment: float = moment) -> bool:
+            return bool(began) and time.monotonic() - began[0] >= moment
+
+        ran = two.run(
+            "print('begun')\nget_ipython().run_cell_magic('mn', '', 'import time; time.sleep(60)')",
+            interrupt_when=due,
+            on_message=lambda ran, began=began: (
+                began.append(time.monotonic()) if "begun" in ran.text else None
+            ),
+            seconds=20,
+        )
+        assert ran.error_name == "KeyboardInterrupt"
+        _works(two)
+
+
+def test_a_cell_that_ignores_the_interrupt(two: Notebook, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    started = tmp_path / "started"
+    ran = two.run(
+        f"""%%mn 0
+import os, pathlib, time
+pathlib.Path({str(started)!r}).touch()
+while not os.path.exists({str(stop)!r}):
+    try: time.sleep(60)
+    except KeyboardInterrupt: pass
+""",
+        interrupt_when=started.exists,
+        seconds=30,
+    )
+    assert ran.error_name == "ClusterError"
+    assert "rank 0 did not answer the interrupt" in ran.error
+    two.check("%%mn 1\nkept")  # the other rank is free
+    ran = two.check("%%mn --bg -o later\ncomm.rank")
+    assert "rank 0 still runs cell" in ran.text
+    assert two.value("later.done()") is False
+    assert "rank 0 still runs cell" in two.run("tmp = 1\n%mn_push tmp --ranks 0").error
+    stop.touch()
+    # One more interrupt ends the sleep; the loop then sees the file.
+    two.check(
+        "s = get_ipython().magics_manager.registry['ClusterMagics'].context.session\n"
+        "s.active[0].interrupt()"
+    )
+    assert two.value("later.results()") == {0: 0, 1: 1}
+    _works(two)
+
+
+def test_handle_interrupts_a_background_cell(two: Notebook, tmp_path: Path) -> None:
+    two.check(
+        f"%%mn --bg -o run\nimport pathlib; pathlib.Path({str(tmp_path)!r}, str(comm.rank)).touch()"
+        "\nwhile True: pass"
+    )
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 10, "both ranks run")
+    two.check("run.interrupt()")
+    ran = two.run("run.wait()")
+    assert "raised KeyboardInterrupt" in ran.error
+    assert two.value("run.status") == "interrupted"
+    _works(two)
+
+
+def test_a_queued_cell_that_is_stopped_never_runs(two: Notebook, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    two.check(
+        f"%%mn --bg -o first\nimport os, time\nran = []\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    )
+    told: list[bool] = []
+    ran = two.run(
+        "%%mn\nran.append(1)",
+        interrupt_when=lambda: bool(told),
+        on_message=lambda ran: told.append(True) if "comes after it" in ran.text else None,
+        seconds=20,
+    )
+    assert ran.error_name == "KeyboardInterrupt"
+    go.touch()
+    two.check("first.wait()")
+    two.check("%mn assert ran == []")
+    _works(two)

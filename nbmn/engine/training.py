@@ -61,11 +61,13 @@ def train(trainer: Any, name: str = "trainer") -> None:
         raise RuntimeError(f"{name} has run already, and a trainer runs once: make a new one")
     iterations, epochs = _goal(trainer)
     line.start_run(name, iterations, epochs)
-    trainer.run()
+    __tracebackhide__ = True  # these lines explain nothing to the user
+    trainer.run(show_loop_exception_msg=False)  # the notebook shows it
 
 
 def train_named(name: str) -> None:
     """Run the trainer of that name in the namespace."""
+    __tracebackhide__ = True
     namespace = get_ipython().user_ns
     if name not in namespace:
         raise NameError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -129,3 +131,111 @@ def test_death_of_the_kernel_reaps_everything(how: signal.Signals) -> None:
         wait_until(lambda: all_gone(processes), 6, "engines, mpiexec and controller are reaped")
     finally:
         notebook.manager.shutdown_kernel(now=True)
+
+
+def test_loading_the_extension_again_keeps_the_ranks(fresh: Notebook) -> None:
+    fresh.check("%mn_start 1")
+    before = _pids(fresh)
+    fresh.check("%load_ext nbmn")
+    fresh.check("%reload_ext nbmn")
+    assert _pids(fresh) == before
+    fresh.check("%unload_ext nbmn\n%load_ext nbmn")
+    assert _pids(fresh) == before
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("os._exit(0)", "rank 1 exited"),
+        ("os._exit(3)", "exited with code 3"),
+        ("os.kill(os.getpid(), 11)", "was killed by SIGSEGV"),
+    ],
+)
+def test_a_rank_that_leaves_is_named(fresh: Notebook, code: str, words: str) -> None:
+    fresh.check("%mn_start 2")
+    ran = fresh.run(f"%%mn\nimport os\nif comm.rank == 1: {code}\ncomm.barrier()", seconds=20)
+    assert not ran.ok
+    assert words in ran.error
+    assert "rank 1" in ran.error
+    assert "%mn_restart" in ran.error
+    fresh.check("%mn_restart")
+    fresh.check("%mn comm.barrier()")
+
+
+def test_restart_of_the_kernel_reaps_the_ranks_of_the_old_one(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2")
+    processes = fresh.descendants()
+    fresh.manager.restart_kernel(now=False)
+    fresh.client.wait_for_ready(timeout=60)
+    wait_until(lambda: all_gone(processes), 6, "the old ranks are gone")
+    fresh.check("%load_ext nbmn\n%mn_start 1\n%mn comm.size")
+
+
+def test_two_notebooks_at_once_and_nothing_left_behind(fresh: Notebook, tmp_path: Path) -> None:
+    other = Notebook()
+    try:
+        other.check("%load_ext nbmn")
+        for notebook in (fresh, other):
+            # Where ipyparallel keeps connection files and logs.
+            notebook.check(f"import os; os.environ['IPYTHONDIR'] = {str(tmp_path)!r}")
+        fresh.check("%mn_start 1")
+        other.check("%mn_start 1")
+        fresh.check("%mn name = 'one'")
+        other.check("%mn name = 'two'")
+        for notebook, name in ((fresh, "one"), (other, "two")):
+            notebook.check("%%mn -o got\nname")
+            assert notebook.value("got") == {0: name}
+        fresh.check("%mn_stop")
+        other.check("%mn assert name == 'two'")
+        other.check("%mn_stop")
+    finally:
+        other.close()
+    left = [
+        path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "startup"
+    ]
+    assert not [path for path in left if path.suffix in (".json", ".log")]
+
+
+def test_ranks_have_one_blas_thread_unless_told_otherwise(fresh: Notebook) -> None:
+    fresh.check("%mn_start 1")
+    show = (
+        "%%mn -o got\nimport os\nos.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS']"
+    )
+    fresh.check(show)
+    assert fresh.value("got") == {0: ("1", "1")}
+    fresh.check("%mn_start 1 --restart --threads 2")
+    fresh.check(show)
+    assert fresh.value("got") == {0: ("2", "2")}
+
+
+def test_a_blocking_call_that_holds_the_interpreter(fresh: Notebook) -> None:
+    """Neither heartbeats nor commands get through, and still the rank is not dead."""
+    fresh.check("%mn_start 2")
+    fresh.check("%%mn 1 --bg -o run\nimport ctypes\nctypes.PyDLL(None).sleep(20)\n'alive'")
+    wait_until(
+        lambda: "silent for" in fresh.check("%mn_status").text, 10, "the status calls it silent"
+    )
+    assert fresh.value("run.results()") == {1: "alive"}
+    fresh.check("%mn comm.barrier()")
+
+
+def test_in_a_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "session.ipy"
+    script.write_text(
+        "%load_ext nbmn\n%mn_start 2\n"
+        "%mn print('rank', comm.rank)\n"
+        "%mn [nbmn.report(loss=1 / (i + 1), total=3) for i in range(3)][0]\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "IPython", "--colors=NoColor", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, "IPYTHONDIR": str(tmp_path)},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "2 ranks ready" in ran.stdout
+    assert "rank 0:\nrank 0\nrank 1:\nrank 1\n" in ran.stdout
+    assert "iteration 3 of 3" in ran.stdout
+    assert "Traceback" not in ran.stderr

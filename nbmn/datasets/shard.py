@@ -25,10 +25,11 @@ def take(dataset: Any, indices: np.ndarray) -> Any:
     """
     from chainer import datasets
 
-    if isinstance(dataset, datasets.TupleDataset):
+    # Of these types exactly: a subclass may compute its examples.
+    if type(dataset) is datasets.TupleDataset:
         parts = [take(part, indices) for part in dataset._datasets]
         return datasets.TupleDataset(*parts)
-    if isinstance(dataset, datasets.DictDataset):
+    if type(dataset) is datasets.DictDataset:
         return datasets.DictDataset(**{k: take(d, indices) for k, d in dataset._datasets.items()})
     if type(dataset) is datasets.SubDataset:
         return take(dataset._dataset, _inside(dataset, indices))

@@ -43,6 +43,20 @@ def test_take_holds_only_the_part():
     assert items(part) == [4, 0, 2]
 
 
+def test_what_a_subclass_computes_is_kept():
+    class Doubled(datasets.TupleDataset):
+        def __getitem__(self, i):
+            return tuple(2 * value for value in super().__getitem__(i))
+
+    class Numbered(datasets.DictDataset):
+        def __getitem__(self, i):
+            return {"i": i, **super().__getitem__(i)}
+
+    base = np.arange(5)
+    assert items(take(Doubled(base, base + 1), PICK)) == [(8, 10), (0, 2), (4, 6)]
+    assert items(take(Numbered(x=base), PICK)) == [{"i": i, "x": i} for i in PICK]
+
+
 def test_transform_is_applied_when_read():
     calls = []
 

@@ -42,7 +42,8 @@ class LiveBoard:
 
     Notes
     -----
-    :meth:`show` from the main thread, :meth:`feed` and :meth:`finish` from any.
+    All methods may be called from any thread, :meth:`show` in the context of the cell
+    (:mod:`contextvars`) under which the board shall appear.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class LiveBoard:
         self._inbox.append((time.time(), list(records)))
 
     def show(self) -> None:
-        """Display the board in the current cell. To be called from the main thread.
+        """Display the board in the current cell.
 
         Outside Jupyter nothing is displayed until :meth:`finish` prints a summary.
         """
@@ -153,7 +154,7 @@ class _Page:
 
         from nbmn.dashboard.widget import BoardWidget, bokeh_runtime
 
-        self._figures: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._figures: dict[tuple[str, tuple[str, ...], str], str] = {}
         self._widget = BoardWidget(runtime=bokeh_runtime())
         self.push(snapshot)
         self._handle = display(self._bundle(snapshot, live=True), raw=True, display_id=True)
@@ -165,7 +166,8 @@ class _Page:
         state, frame = encode_state(snapshot), encode_frame(snapshot)
         figures = []
         for chart in snapshot.charts[:MAX_CHARTS]:
-            curves = chart.key, chart.names
+            # What a figure says for good: its curves, and in which unit of time.
+            curves = chart.key, chart.names, chart.x_label
             if curves not in self._figures:
                 self._figures[curves] = encode_figure(chart, snapshot.ranks)
             figures.append(self._figures[curves])

@@ -183,7 +183,8 @@ def _add_others(plot: Any, source: ColumnDataSource, chart: Chart) -> None:
 def _hover(chart: Chart, ranks: tuple[int, ...], mean: Any) -> HoverTool:
     throughput = chart.key == THROUGHPUT
     number = "{0.[0]a}" if throughput else "{0.[0000]}"
-    head = "@x{0.[0]} " + chart.x_label.strip("time ()") if throughput else "iteration @x{0,0}"
+    unit = chart.x_label.partition("(")[2].rstrip(")")
+    head = f"@x{{0.[0]}} {unit}" if throughput else "iteration @x{0,0}"
     lines = [("--nbmn-text", "mean", f"@mean{number}")] if len(ranks) > 1 else []
     if len(ranks) > CROWD:
         lines.append(("--nbmn-rank-0", "range", f"@low{number} – @high{number}"))

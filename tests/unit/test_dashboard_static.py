@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 import time
 import xml.etree.ElementTree as ElementTree
@@ -106,3 +107,13 @@ def test_figure_has_a_column_and_a_line_per_rank(size):
             assert f"r{rank}" in source.column_names
             assert plot.select_one({"name": f"rank {rank}"}) is not None
         assert len(plot.yaxis) == (2 if chart.key == "samples/s" and size > 1 else 1)
+
+
+@pytest.mark.parametrize(
+    ("x_label", "unit"), [("time (s)", "s"), ("time (min)", "min"), ("time (h)", "h")]
+)
+def test_the_tooltip_names_the_unit_of_time(x_label, unit):
+    shown = board(2, steps=5).snapshot()
+    (chart,) = [chart for chart in shown.charts if chart.key == "samples/s"]
+    plot = make_figure(dataclasses.replace(chart, x_label=x_label), shown.ranks)
+    assert f"@x{{0.[0]}} {unit}</div>" in plot.hover.tooltips

@@ -1,0 +1,87 @@
+"""Imports point one way: what each folder may import of the others."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHARED = {"records", "messages", "frames", "parent"}
+MAY_IMPORT = {
+    "nbmn": {"compat"},
+    "compat": set(),
+    **{name: set() for name in SHARED},
+    "communicators": set(),
+    "datasets": {"communicators"},
+    "extensions": {"communicators"},
+    "optimizers": {"communicators"},
+    "engine": {"nbmn", "communicators", *SHARED},
+    "dashboard": {"records"},
+    # The notebook names functions of the rank's side, to have them called there.
+    "cluster": {"nbmn", "engine", *SHARED},
+    "magics": {"cluster", "dashboard", *SHARED},
+}
+WITHOUT_NOTEBOOK = ["communicators", "compat", "datasets", "extensions", "optimizers"]
+
+
+def modules() -> dict[str, Path]:
+    paths = {path.relative_to(ROOT): path for path in (ROOT / "nbmn").rglob("*.py")}
+    for path in (ROOT / "magics").rglob("*.py"):
+        paths[Path("nbmn", path.relative_to(ROOT))] = path
+    return {
+        ".".join(p.with_suffix("").parts).removesuffix(".__init__"): f for p, f in paths.items()
+    }
+
+
+MODULES = modules()
+
+
+def folder(module: str) -> str:
+    return module.split(".")[1] if "." in module else module
+
+
+def imported(path: Path, everywhere: bool) -> Iterator[str]:
+    """Names of what a file imports; at its top only, or inside functions too."""
+    for node in nodes(ast.parse(path.read_text("utf-8")), everywhere):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            within = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module for name in within)
+
+
+def nodes(tree: ast.AST, everywhere: bool) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and not everywhere:
+            continue
+        yield child
+        yield from nodes(child, everywhere)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_folders_import_only_what_they_may(name):
+    everywhere = name != "nbmn"  # whose public names are loaded when first used
+    others = {
+        folder(target) for target in imported(MODULES[name], everywhere) if target in MODULES
+    } - {folder(name)}
+    assert others <= MAY_IMPORT[folder(name)]
+
+
+@pytest.mark.parametrize("name", sorted(m for m in MODULES if folder(m) in WITHOUT_NOTEBOOK))
+def test_scripts_need_no_notebook(name):
+    packages = {target.partition(".")[0] for target in imported(MODULES[name], True)}
+    assert not packages & {"IPython", "ipykernel", "ipyparallel", "ipywidgets", "bokeh", "zmq"}
+
+
+def test_no_cycle():
+    graph = {
+        name: {target for target in imported(path, False) if target in MODULES} - {name}
+        for name, path in MODULES.items()
+    }
+    assert len(tuple(graphlib.TopologicalSorter(graph).static_order())) == len(MODULES)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmn.communicators.errors import BrokenCommunicatorError, MismatchError
+from nbmn.communicators.runtime import mpi
 from nbmn.communicators.waiting import wait
 
 if TYPE_CHECKING:
@@ -31,6 +32,27 @@ class Pending:
         self.buffers = buffers
         self.request: MPI.Request | None = None
 
+    def has_ended(self) -> bool:
+        """Whether MPI is done with the buffers, for better or worse; local."""
+        if self.request is None:  # interrupted before MPI's answer arrived here
+            return False
+        try:
+            return self.request.Test()
+        except mpi().Exception:
+            return True
+
+
+class Tally:
+    """What this rank has begun on one MPI communicator; kept as long as that is."""
+
+    __slots__ = ("messages", "sequence")
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        """Collectives."""
+        self.messages: Counter[tuple[int, int]] = Counter()
+        """(source, dest) to messages sent minus received."""
+
 
 class Link:
     """One group of ranks that talk over one MPI communicator, replaced when it breaks.
@@ -52,8 +74,7 @@ class Link:
         self.broken: str | None = None
         self.lost = False
         self.abandoned = False
-        self.sequence = 0
-        self.messages: Counter[tuple[int, int]] = Counter()
+        self.tally = Tally()
         self._comm = comm
         self._abandon = abandon
         self._pending: list[Pending] = []
@@ -89,7 +110,7 @@ class Link:
     def start(self, begin: Callable[[MPI.Comm], MPI.Request], *buffers: Any) -> Pending:
         """Begin a non-blocking collective; ``buffers`` live until it is complete."""
         comm = self.comm
-        self.sequence += 1
+        self.tally.sequence += 1
         return self._begin(comm, begin, buffers)
 
     def finish(self, pending: Pending) -> None:
@@ -102,16 +123,21 @@ class Link:
 
     def send(self, begin: Callable[[MPI.Comm], MPI.Request], dest: int, *buffers: Any) -> None:
         """Run one send; counted, so that a message never received is noticed at renewal."""
-        self._check_peer(dest)
+        self.check_peer(dest)
         comm = self.comm
-        self.messages[self.rank, dest] += 1
+        self.tally.messages[self.rank, dest] += 1
         self._wait(self._begin(comm, begin, buffers))
 
     def receive(self, begin: Callable[[MPI.Comm], MPI.Request], source: int, *buffers: Any) -> None:
         """Run one receive."""
-        self._check_peer(source)
+        self.check_peer(source)
         self._wait(self._begin(self.comm, begin, buffers))
-        self.messages[source, self.rank] -= 1
+        self.tally.messages[source, self.rank] -= 1
+
+    def check_peer(self, peer: int) -> None:
+        """Raise MismatchError unless there is such a rank; local, before MPI hears of it."""
+        if not 0 <= peer < self.size:
+            raise MismatchError(f"rank {self.rank}: no rank {peer}, there are {self.size}")
 
     def renewed(self, comm: MPI.Comm) -> None:
         """Take a fresh MPI communicator; the link is as new."""
@@ -119,18 +145,13 @@ class Link:
         self._pending = []
         self.broken = None
         self.abandoned = False
-        self.sequence = 0
-        self.messages.clear()
+        self.tally = Tally()
         self.generation += 1
 
     def lose(self, why: str) -> None:
         """Break for good: some of its ranks no longer hold it."""
         self.broken = why
         self.lost = True
-
-    def _check_peer(self, peer: int) -> None:
-        if not 0 <= peer < self.size:
-            raise MismatchError(f"rank {self.rank}: no rank {peer}, there are {self.size}")
 
     def _begin(
         self, comm: MPI.Comm, begin: Callable[[MPI.Comm], MPI.Request], buffers: tuple[Any, ...]

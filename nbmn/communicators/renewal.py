@@ -36,7 +36,7 @@ class Plan:
     lose: dict[Uid, str]
     """Links that some ranks no longer hold, and why the others must give them up."""
     free: tuple[Uid, ...]
-    """MPI communicators that nobody needs and nobody left an operation on."""
+    """MPI communicators that nobody needs, and on which nothing is under way."""
     members: dict[Uid, tuple[int, ...]]
 
 
@@ -44,13 +44,13 @@ def checksum(reports: Iterable[LinkReport], world_rank: int) -> int:
     """Return this rank's summand of a sum that is 0 modulo 2**64 if all is in order.
 
     In order means: each link is held by all its ranks, they have begun equally many
-    collectives, and every message sent was received.
+    collectives, and every message sent was received; or by none of them.
     """
     total = 0
     for report in reports:
-        word = digest((report.uid, report.sequence, report.alive))
+        word = digest((report.uid, report.sequence if report.alive else 0, report.alive))
         total += word * (len(report.members) - 1 if world_rank == report.members[0] else -1)
-        for pair, count in report.messages:
+        for pair, count in report.messages if report.alive else ():
             total += digest((report.uid, pair)) * count
     return total % 2**64
 
@@ -70,13 +70,19 @@ def make_plan(by_rank: Sequence[Sequence[LinkReport]]) -> Plan:
         at = found[uid]
         members[uid] = next(iter(at.values())).members
         everywhere = set(at) == set(members[uid])
-        clean = everywhere and not any(report.abandoned for report in at.values())
+        # What was sent and never received waits inside MPI, and would be received by whoever
+        # is given the context of a communicator that was freed.
+        clean = (
+            everywhere
+            and not any(report.abandoned for report in at.values())
+            and in_step(list(at.values()))
+        )
         gone = [r for r in members[uid] if r not in at or not at[r].alive]
         if gone:
             if len(gone) < len(members[uid]):
                 lose[uid] = f"is no longer held by rank {', '.join(map(str, gone))}"
             dispose = clean
-        elif _out_of_step(list(at.values())):
+        elif not in_step(list(at.values())) or any(report.broken for report in at.values()):
             renew.append(uid)
             dispose = clean
         else:
@@ -86,10 +92,9 @@ def make_plan(by_rank: Sequence[Sequence[LinkReport]]) -> Plan:
     return Plan(tuple(renew), lose, tuple(free), members)
 
 
-def _out_of_step(reports: list[LinkReport]) -> bool:
-    if any(report.broken for report in reports):
-        return True
+def in_step(reports: Sequence[LinkReport]) -> bool:
+    """Whether the ranks of a link began equally many collectives and received every message."""
     balance: Counter[tuple[int, int]] = Counter()
     for report in reports:
         balance.update(dict(report.messages))
-    return len({report.sequence for report in reports}) > 1 or any(balance.values())
+    return len({report.sequence for report in reports}) == 1 and not any(balance.values())

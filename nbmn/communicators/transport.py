@@ -36,6 +36,7 @@ def barrier(link: Link) -> None:
 
 def bcast_in_place(link: Link, values: np.ndarray, root: int) -> None:
     """Overwrite ``values`` with the root's, in messages of ``CHUNK`` bytes at most."""
+    link.check_peer(root)
     for piece in _pieces(as_bytes(values), CHUNK):
         link.run(lambda comm, piece=piece: comm.Ibcast(piece, root), piece)
 
@@ -44,6 +45,7 @@ def bcast_bytes(
     link: Link, payload: bytes | None, root: int, max_buf_len: int = CHUNK
 ) -> np.ndarray:
     """Return the root's payload, as uint8; the payloads of other ranks are ignored."""
+    link.check_peer(root)
     mine = np.frombuffer(payload if payload is not None else b"", np.uint8)
     length = np.array([mine.size], np.int64)
     link.run(lambda comm: comm.Ibcast(length, root), length)
@@ -76,6 +78,7 @@ def gather_bytes(
     link: Link, payload: bytes, lengths: Sequence[int], root: int
 ) -> list[np.ndarray] | None:
     """Return the payload of each rank at the root, None elsewhere."""
+    link.check_peer(root)
     mine = np.frombuffer(payload, np.uint8)
     if link.rank != root:
         link.run(lambda comm: comm.Igatherv(mine, None, root), mine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import pickle
 import signal
 import threading
@@ -14,9 +15,10 @@ import numpy as np
 
 from nbmn.communicators import objects
 from nbmn.communicators.activity import Activity, ActivityTrack
+from nbmn.communicators.agreement import agree
 from nbmn.communicators.errors import BrokenCommunicatorError
-from nbmn.communicators.link import Link, Uid
-from nbmn.communicators.renewal import LinkReport, Plan, checksum, make_plan
+from nbmn.communicators.link import Link, Tally, Uid
+from nbmn.communicators.renewal import LinkReport, Plan, checksum, in_step, make_plan
 from nbmn.communicators.runtime import mpi
 from nbmn.communicators.waiting import wait
 
@@ -41,7 +43,7 @@ class World:
         self.size: int = self.control.Get_size()
         self.track = ActivityTrack()
         self._links: weakref.WeakValueDictionary[Uid, Link] = weakref.WeakValueDictionary()
-        self._comms: dict[Uid, tuple[tuple[int, ...], MPI.Comm]] = {}
+        self._comms: dict[Uid, tuple[tuple[int, ...], MPI.Comm, Tally]] = {}
         self._abandoned: list[Any] = []
         self._made = 0
         self._ticket = self._completed = 0
@@ -88,11 +90,11 @@ class World:
             comm = mpi_comm.Dup()
         self._made += 1
         draft = Link(Uid(members[0], -1), members, comm, self._abandoned.append)
-        dead = [
-            uid
-            for uid, (_, old) in self._comms.items()
-            if uid not in self._links and not self._left_behind(old)
-        ]
+        dead = {
+            report.uid: report
+            for report in self._reports()
+            if not report.alive and not report.abandoned
+        }
         said = objects.allgather(draft, (note, self._made, dead))
         self._sweep(members, [their_dead for _, _, their_dead in said])
         draft.uid = Uid(members[0], said[0][1])
@@ -103,12 +105,23 @@ class World:
         """Make one link per color of the ranks of ``link``; collective over ``link``.
 
         Returns None where ``color`` is None.
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks: color or key is no C int, or color is negative.
         """
         MPI = mpi()
-        # MPI can split only by a blocking call, so everyone is here before it. Twice: who
-        # is interrupted in the first barrier keeps the others in the second.
-        for _ in range(2):
-            link.run(lambda comm: comm.Ibarrier())
+        error: Exception | None = None
+        try:
+            color = None if color is None else _c_int("color", color, 0)
+            key = _c_int("key", key, -(2**31))
+        except (TypeError, ValueError) as caught:
+            error = caught
+        # MPI can split only by a blocking call, so everyone is here before it, with arguments
+        # that it takes. Twice: who is interrupted in the first wait keeps the others in the second.
+        agree(link, "split", None, error)
+        link.run(lambda comm: comm.Ibarrier())
         group = link.comm.Split(MPI.UNDEFINED if color is None else color, key)
         if group == MPI.COMM_NULL:
             return None
@@ -138,7 +151,8 @@ class World:
         Whether anything had to be renewed.
         """
         if ticket is None:
-            ticket = self._ticket + 1
+            # One that was interrupted goes on: the other ranks may be through with it.
+            ticket = self._ticket if self._ticket > self._completed else self._ticket + 1
         elif ticket <= self._completed:
             return False
         self._ticket = ticket
@@ -232,41 +246,45 @@ class World:
                 link.lose(why)
         for uid, comm in fresh.items():
             if self.rank in plan.members[uid]:
-                self._comms[uid] = (plan.members[uid], comm)
                 link = self._links.get(uid)
                 if link is not None:
                     link.renewed(comm)
+                tally = Tally() if link is None else link.tally
+                self._comms[uid] = (plan.members[uid], comm, tally)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop the buffers of abandoned operations that have ended meanwhile; local."""
+        for _, pending in self._abandoned:
+            pending[:] = [operation for operation in pending if not operation.has_ended()]
 
     def _reports(self) -> list[LinkReport]:
         reports = []
-        for uid, (members, comm) in self._comms.items():
+        for uid, (members, comm, tally) in self._comms.items():
             link = self._links.get(uid)
-            if link is None:
-                abandoned = self._left_behind(comm)
-                reports.append(LinkReport(uid, members, alive=False, abandoned=abandoned))
-            else:
-                reports.append(
-                    LinkReport(
-                        uid,
-                        members,
-                        alive=True,
-                        broken=link.dirty,
-                        abandoned=link.abandoned,
-                        sequence=link.sequence,
-                        messages=tuple(link.messages.items()),
-                    )
+            reports.append(
+                LinkReport(
+                    uid,
+                    members,
+                    alive=link is not None,
+                    broken=None if link is None else link.dirty,
+                    abandoned=self._left_behind(comm) if link is None else link.abandoned,
+                    sequence=tally.sequence,
+                    messages=tuple(tally.messages.items()),
                 )
+            )
         return reports
 
     def _left_behind(self, comm: MPI.Comm) -> bool:
         return any(held is comm for held, _ in self._abandoned)
 
-    def _sweep(self, members: tuple[int, ...], dead: list[list[Uid]]) -> None:
+    def _sweep(self, members: tuple[int, ...], dead: list[dict[Uid, LinkReport]]) -> None:
         """Free what nobody holds any more, when all ranks are here to do it alike."""
         if members != self._everyone:
             return
         for uid in sorted(set(dead[0]).intersection(*dead)):
-            self._comms.pop(uid)[1].Free()
+            if in_step([theirs[uid] for theirs in dead]):
+                self._comms.pop(uid)[1].Free()
 
     def _duplicate(self) -> MPI.Comm:
         """Make a communicator of all ranks; collective."""
@@ -288,7 +306,14 @@ class World:
 
     def _register(self, link: Link, comm: MPI.Comm) -> None:
         self._links[link.uid] = link
-        self._comms[link.uid] = (link.members, comm)
+        self._comms[link.uid] = (link.members, comm, link.tally)
+
+
+def _c_int(name: str, value: Any, least: int) -> int:
+    number = operator.index(value)
+    if not least <= number < 2**31:
+        raise ValueError(f"{name} must lie between {least} and {2**31 - 1}, not {number}")
+    return number
 
 
 class _HeldInterrupt:
@@ -303,10 +328,10 @@ class _HeldInterrupt:
         self._previous: Any = None
 
     def __enter__(self) -> _HeldInterrupt:
-        # Elsewhere than in the main thread Python raises no KeyboardInterrupt; and a
-        # handler not set from Python (None) could not be put back.
+        # Elsewhere than in the main thread Python raises no KeyboardInterrupt; what is
+        # ignored stays so, and a handler not set from Python (None) could not be put back.
         main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is not None:
+        if main and callable(signal.getsignal(signal.SIGINT)):
             self._previous = signal.signal(signal.SIGINT, self._note)
         return self
 
@@ -314,14 +339,17 @@ class _HeldInterrupt:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
         if self.seen and kind is None:
-            raise KeyboardInterrupt
+            self._deliver()
 
     def test(self, request: MPI.Request) -> bool:
         """Test a request, or raise the KeyboardInterrupt that was held back."""
         if self.seen:
-            self.seen = False
-            raise KeyboardInterrupt
+            self._deliver()
         return request.Test()
+
+    def _deliver(self) -> None:
+        self.seen = False
+        self._previous(signal.SIGINT, None)
 
     def _note(self, *_: object) -> None:
         self.seen = True

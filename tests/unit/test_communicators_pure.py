@@ -161,15 +161,15 @@ def test_all_in_order():
 
 
 @pytest.mark.parametrize(
-    ("change", "abandoned"),
+    ("change", "clean"),
     [
-        ({"broken": "was bent", "sequence": 5}, False),
-        ({"broken": "was left", "sequence": 5, "abandoned": True}, True),
+        ({"broken": "was bent", "sequence": 5}, True),
+        ({"broken": "was left", "sequence": 5, "abandoned": True}, False),
         ({"sequence": 6}, False),
         ({"sequence": 5, "messages": (((0, 1), 1),)}, False),
     ],
 )
-def test_out_of_step_is_renewed(change, abandoned):
+def test_out_of_step_is_renewed(change, clean):
     everything = [
         [report(**change), report(B, sequence=1)],
         [report(sequence=5), report(B, sequence=1)],
@@ -178,7 +178,7 @@ def test_out_of_step_is_renewed(change, abandoned):
         assert total(everything) != 0
     plan = make_plan(everything)
     assert plan.renew == (A,)
-    assert plan.free == (() if abandoned else (A,))
+    assert plan.free == ((A,) if clean else ())
 
 
 def test_held_by_some_only_is_lost():
@@ -194,9 +194,19 @@ def test_held_by_some_only_is_lost():
 
 
 def test_held_by_nobody_is_freed():
-    plan = make_plan([[report(alive=False)], [report(alive=False)]])
+    dead = [[report(alive=False, sequence=3)], [report(alive=False, sequence=3)]]
+    plan = make_plan(dead)
+    assert total(dead) == 0
     assert plan.free == (A,)
     assert plan.lose == {}
+
+
+def test_held_by_nobody_with_a_message_on_its_way_is_not_freed():
+    sent = (((0, 1), 1),)
+    for kind in ({"messages": sent}, {"sequence": 1}):
+        dead = [[report(alive=False, **kind)], [report(alive=False)]]
+        assert make_plan(dead).free == ()
+        assert total(dead) == 0  # and no reason to renew for ever
 
 
 def entry(name, shape=(2,), dtype="<f4", present=True):

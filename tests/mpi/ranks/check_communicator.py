@@ -105,6 +105,19 @@ def check_object_that_cannot_be_pickled_is_an_error_on_all(comm):
     assert comm.allgather_obj(1) == [1] * comm.size
 
 
+def check_a_root_that_does_not_exist_breaks_nothing(comm):
+    for root in [comm.size, -1]:
+        for call in [
+            lambda root=root: comm.bcast(np.ones(1), root),
+            lambda root=root: comm.bcast_obj(1, root=root),
+            lambda root=root: comm.gather_obj(1, root=root),
+        ]:
+            with raises(ValueError, f"no rank {root}"):
+                call()
+            assert comm.broken is None
+    assert comm.allgather_obj(1) == [1] * comm.size
+
+
 def check_point_to_point(comm):
     need_ranks(comm, 2)
     if comm.rank == 0:
@@ -120,6 +133,10 @@ def check_split(comm):
     mates = sorted((r for r in range(comm.size) if r % 2 == comm.rank % 2), reverse=True)
     assert part.size == len(mates)
     assert part.allgather_obj(comm.rank) == mates
+    last = comm.size - 1
+    for color in ["a", -1, 2**40]:  # the others would wait in native code for ever
+        with raises((TypeError, ValueError), f"split: on rank {last}"):
+            comm.split(color if comm.rank == last else 0, 0)
     lone = comm.split(0 if comm.rank == 0 else None, 0)
     assert (lone is None) == (comm.rank != 0)
 

@@ -101,6 +101,25 @@ def check_abandoned_message_is_not_received_later(comm):
         assert comm.recv_obj(source=0) == "right"
 
 
+def check_abandoned_message_is_not_received_by_later_communicators(comm):
+    """MPI gives the context of a freed communicator to the next one, messages and all."""
+    need_ranks(comm, 2)
+    for drop in [False, True]:
+        other = nbmn.create_communicator()
+        if comm.rank == 0:
+            other._link.send(lambda c: c.Isend(np.array([8], np.int64), 1, 0), 1)
+        if drop:
+            del other
+        else:
+            assert world().renew() is True
+        later = [nbmn.create_communicator() for _ in range(10)]
+        for number, each in enumerate(later):
+            if comm.rank == 0:
+                each.send_obj(number, dest=1)
+            elif comm.rank == 1:
+                assert each.recv_obj(source=0) == number
+
+
 def check_interrupted_renewal_goes_on_at_the_next_call(comm):
     need_ranks(comm, 2)
     ticket = world()._ticket
@@ -114,6 +133,46 @@ def check_interrupted_renewal_goes_on_at_the_next_call(comm):
         signal.signal(signal.SIGINT, previous)
     assert world().renew(ticket + 2) is True
     assert comm.allgather_obj(comm.rank) == list(range(comm.size))
+
+
+def check_interrupted_renewal_without_ticket_is_repeated_by_one_rank(comm):
+    need_ranks(comm, 2)
+    if comm.rank == 0:
+        watcher = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        watcher.start()
+        with raises(KeyboardInterrupt):
+            world().renew()
+        watcher.join()
+        comm.send_obj("interrupted", dest=1)
+    elif comm.rank == 1:
+        assert comm.recv_obj(source=0) == "interrupted"
+    world().renew()
+    assert comm.allgather_obj(comm.rank) == list(range(comm.size))
+
+
+def check_an_ignored_interrupt_stays_ignored(comm):
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        world().renew(_ticket_that_interrupts(world()._ticket + 1))
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def check_buffers_are_kept_no_longer_than_mpi_needs_them(comm):
+    need_ranks(comm, 2)
+    other = nbmn.create_communicator()
+    other.timeout = 0.01 if comm.rank == 0 else 15.0
+    if comm.rank == 0:
+        with raises(CollectiveTimeoutError):
+            other._backend.sum(np.ones(1000))
+        assert world()._abandoned[-1][1]
+        comm.bcast_obj("left")
+    else:
+        comm.bcast_obj()
+        other._backend.sum(np.ones(1000))  # rank 0's part ends too, while it renews
+    world().renew()
+    if comm.rank == 0:
+        assert not world()._abandoned[-1][1]
 
 
 class _ticket_that_interrupts(int):

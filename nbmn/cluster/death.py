@@ -5,38 +5,66 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nbmn.cluster.ranks import name_ranks
 from nbmn.messages import RankInfo
 
-_MPICH_DEATH = re.compile(r"PID (\d+) RUNNING AT.*?EXIT CODE: (\d+)", re.DOTALL)
-_OPENMPI_DEATH = re.compile(r"rank (\d+) with PID (\d+) .*?exited on\s+signal (\d+)", re.DOTALL)
+_MPICH = re.compile(r"PID (\d+) RUNNING AT[^\n]*\n=\s+EXIT CODE: (\d+)")
+_MPICH_SIGNAL = re.compile(r"EXIT STRING: [^\n]*\(signal \d+\)")
+_OPENMPI = re.compile(r"with PID (\d+) [^\n]*?(?:exited on\s+signal (\d+)|exiting\s+improperly)")
 
 
-def cause(logs: str, ranks: Sequence[RankInfo]) -> str:
-    """Who died of what, as far as mpiexec said."""
-    by_pid = {info.pid: info.rank for info in ranks}
-    match = _MPICH_DEATH.search(logs)
-    if match:
-        pid, code = map(int, match.groups())
-        return _obituary(by_pid.get(pid), pid, code)
-    match = _OPENMPI_DEATH.search(logs)
-    if match:
-        rank, pid, code = map(int, match.groups())
-        return _obituary(by_pid.get(pid, rank), pid, code)
-    return "the ranks have ended"
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What mpiexec said of one process."""
+
+    pid: int
+    code: int
+    by_signal: bool
 
 
-def _obituary(rank: int | None, pid: int, code: int) -> str:
+def _mpiexec_said(logs: str) -> list[_Word]:
+    by_signal = _MPICH_SIGNAL.search(logs) is not None
+    words = [_Word(int(pid), int(code), by_signal) for pid, code in _MPICH.findall(logs)]
+    words += [_Word(int(pid), int(code or 0), bool(code)) for pid, code in _OPENMPI.findall(logs)]
+    return words
+
+
+def cause(
+    logs: str, ranks: Sequence[RankInfo], left: Sequence[int] = (), code: int | None = None
+) -> str:
+    """Who died of what, as far as mpiexec said.
+
+    Parameters
+    ----------
+    left
+        Ranks known to have ended, the first first.
+    code
+        mpiexec's exit code; None while it runs.
+    """
+    pids = {info.rank: info.pid for info in ranks}
+    said = _mpiexec_said(logs)
+    if said:
+        # It may blame a rank that it ended itself: whom we saw leave first counts.
+        first = pids[left[0]] if left else said[0].pid
+        word = next((word for word in said if word.pid == first), said[0])
+        rank = next((rank for rank, pid in pids.items() if pid == first), None)
+        return _obituary(rank, first, word.code, word.by_signal)
+    if not left:
+        return "the ranks have ended"
+    if code is None:
+        return f"{name_ranks(left)} exited, as by os._exit(0), and the others are of no use alone"
+    return _obituary(left[0], pids[left[0]], code, by_signal=False)
+
+
+def _obituary(rank: int | None, pid: int, code: int, by_signal: bool) -> str:
     who = f"{name_ranks([rank])} (pid {pid})" if rank is not None else f"the process {pid}"
+    if not by_signal:
+        return f"{who} exited with code {code}, and the other ranks with it"
     try:
         name = signal.Signals(code).name
     except ValueError:
-        return f"{who} exited with code {code}, and the other ranks with it"
+        name = f"signal {code}"
     hint = ", probably by the kernel for want of memory" if name == "SIGKILL" else ""
     return f"{who} was killed by {name}{hint}, and mpiexec ended the other ranks"
-
-
-def exit_of(ranks: Sequence[int]) -> str:
-    """What to say of ranks that left without an error."""
-    return f"{name_ranks(ranks)} exited, as by os._exit(0), and the other ranks are of no use"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import socket
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,21 +46,42 @@ def shut_down(cluster: Any, processes: Sequence[psutil.Process]) -> None:
         psutil.wait_procs(alive, timeout=KILL_AFTER)
 
 
-def find_process(info: RankInfo) -> psutil.Process | None:
-    """The process of a rank on this host; None on another, or where it has gone already."""
-    if info.host != socket.gethostname():
-        return None
-    try:
-        return psutil.Process(info.pid)
-    except psutil.NoSuchProcess:
-        return None
+class Watch:
+    """Notes in which order ranks on this host end, where the system can tell (Linux).
+
+    mpiexec says nothing of a rank that calls ``os._exit``, and ends all others
+    within milliseconds. The thread sleeps until there is something to note.
+    """
+
+    def __init__(self, ranks: Sequence[RankInfo]) -> None:
+        self.left: tuple[int, ...] = ()
+        """Ranks that have ended, the first first."""
+        self.left_at: float | None = None
+        """When the first did (``time.monotonic``)."""
+        self._ranks: dict[int, int] = {}
+        for info in ranks:
+            descriptor = _open(info)
+            if descriptor is not None:
+                self._ranks[descriptor] = info.rank
+        threading.Thread(target=self._run, name="nbmn-processes", daemon=True).start()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        for descriptor in self._ranks:
+            poll.register(descriptor, select.POLLIN)
+        while self._ranks:
+            for descriptor, _ in poll.poll():
+                self.left_at = self.left_at or time.monotonic()
+                self.left = (*self.left, self._ranks.pop(descriptor))
+                poll.unregister(descriptor)
+                os.close(descriptor)
 
 
-def has_ended(process: psutil.Process | None) -> bool:
-    """Whether a process was there and is no more. Takes some 50 µs."""
-    if process is None:
-        return False
+def _open(info: RankInfo) -> int | None:
+    """A descriptor that can be read once the process has ended."""
+    if info.host != socket.gethostname() or not hasattr(os, "pidfd_open"):
+        return None
     try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+        return os.pidfd_open(info.pid)
+    except OSError:
+        return None

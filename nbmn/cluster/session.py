@@ -14,11 +14,11 @@ from ipyparallel.error import EngineError, RemoteError
 from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call, send
 from nbmn.cluster.cells import CellRun
-from nbmn.cluster.death import cause, exit_of
+from nbmn.cluster.death import cause
 from nbmn.cluster.errors import ClusterError, NoRanksError
 from nbmn.cluster.launch import Plan
 from nbmn.cluster.listener import Listener
-from nbmn.cluster.processes import find_process, has_ended, processes_of, shut_down
+from nbmn.cluster.processes import Watch, processes_of, shut_down
 from nbmn.cluster.ranks import name_ranks
 from nbmn.engine.bootstrap import renew_communicators
 from nbmn.engine.cells import run_cell
@@ -46,13 +46,12 @@ class Session:
         self.listener = listener
         self._cluster = cluster
         self._client = client
-        self._processes = {info.rank: find_process(info) for info in self.ranks}
+        self._watch = Watch(self.ranks)
         self._runs = itertools.count(1)
         self._renewals = itertools.count(1)
         self._active: tuple[CellRun, ...] = ()
         self._stale = False
         self._stopped = False
-        self._left_at: float | None = None
         self._book = threading.Lock()
         """Held for a moment, to read and write what is active."""
         self._turn = threading.Lock()
@@ -181,18 +180,18 @@ class Session:
         """Why the ranks are gone; None while they live."""
         if self._stopped:
             return "the ranks were stopped"
+        watch = self._watch
         launchers = list(self._cluster.engines.values())
         if launchers and all(launcher.running for launcher in launchers):
-            # mpiexec does not mind a rank that leaves with exit code 0.
-            left = [rank for rank, process in self._processes.items() if has_ended(process)]
-            if not left:
+            # mpiexec needs a moment to say why, and may not mind an exit with code 0.
+            patience = None if watch.left_at is None else time.monotonic() - watch.left_at
+            if patience is None or patience < MPIEXEC_PATIENCE:
                 return None
-            self._left_at = self._left_at or time.monotonic()
-            if time.monotonic() - self._left_at < MPIEXEC_PATIENCE:
-                return None
-            why = exit_of(left)
+            why = cause("", self.ranks, watch.left)
         else:
-            why = cause("".join(launcher.get_output() for launcher in launchers), self.ranks)
+            logs = "".join(launcher.get_output() for launcher in launchers)
+            codes = [(launcher.stop_data or {}).get("exit_code") for launcher in launchers]
+            why = cause(logs, self.ranks, watch.left, next(iter(codes), None))
         return f"{why}. %mn_restart starts {self.size} new rank{'s' * (self.size > 1)}"
 
     def require_alive(self) -> None:

@@ -161,9 +161,12 @@ class Reporter:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
-        heard = time.monotonic()
-        beat = 0.0
+        heard, beat = time.monotonic(), 0.0
         while True:
+            self._flush(socket)
+            if time.monotonic() - beat > HEARTBEAT:
+                beat = time.monotonic()
+                socket.send(encode([self.heartbeat()]))
             # A command is answered at once; so is the wish to send.
             ready = dict(poller.poll(1000 / RATE))
             if self._woken in ready:
@@ -175,10 +178,6 @@ class Reporter:
                     self._interrupt(arguments[0].decode())
             elif expect_pings and time.monotonic() - heard > SILENCE:
                 os._exit(1)
-            self._flush(socket)
-            if time.monotonic() - beat > HEARTBEAT:
-                beat = time.monotonic()
-                socket.send(encode([self.heartbeat()]))
 
     def _flush(self, socket: Any) -> None:
         while self._outbox:

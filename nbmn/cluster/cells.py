@@ -13,7 +13,7 @@ from ipyparallel.error import EngineError, RemoteError
 
 from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call
-from nbmn.cluster.errors import ClusterError, RanksFailed, fold
+from nbmn.cluster.errors import ClusterError, RanksFailed, RanksInterrupted, fold
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.output import RankOutput
 from nbmn.cluster.ranks import name_ranks
@@ -23,6 +23,8 @@ TICK = 0.1
 """Seconds between two looks at ranks that run; an answer is seen at once."""
 STRANDED = 1.0
 """Seconds a rank may wait in a collective after another rank has failed before it is freed."""
+LONG_WAIT = 3.0
+"""Seconds in a collective, without all ranks in the cell, after which a line says so."""
 INTERRUPT_PATIENCE = 5.0
 """Seconds the ranks have to answer an interrupt."""
 OUTPUT_PATIENCE = 2.0
@@ -34,6 +36,8 @@ class Ranks(Protocol):
 
     listener: Listener
 
+    @property
+    def size(self) -> int: ...
     def send_cell(self, request: CellRequest, ranks: Sequence[int]) -> dict[int, Call]: ...
     def death(self) -> str | None: ...
     def cell_ended(self, run: CellRun) -> None: ...
@@ -109,11 +113,13 @@ class CellRun:
     def wait(self) -> None:
         """Wait until every rank has ended.
 
-        Ctrl-C (Jupyter's stop button) interrupts the ranks and then raises
-        KeyboardInterrupt here; a second one stops waiting for them.
+        Ctrl-C (Jupyter's stop button) interrupts the ranks; a second one stops
+        waiting for them.
 
         Raises
         ------
+        RanksInterrupted
+            After a Ctrl-C, a KeyboardInterrupt.
         RanksFailed
             Some rank raised.
         ClusterError
@@ -130,7 +136,7 @@ class CellRun:
                     "caught KeyboardInterrupt. The next cell comes after this one; %mn_restart "
                     "starts afresh (variables on the ranks are lost)"
                 ) from None
-            raise
+            raise RanksInterrupted(self.ranks) from None
         self.raise_failure()
 
     def results(self) -> dict[int, Any]:
@@ -210,6 +216,7 @@ class CellRun:
         for run in self._before:
             while not (run.done() or self._interrupted):
                 run._ended.wait(TICK)
+        self._before = ()  # else every run would keep all earlier ones alive
 
     def _step(self) -> None:
         for rank in self.running():
@@ -283,11 +290,31 @@ class CellRun:
         """A rank's error, where the cell as a whole does not raise it (yet)."""
         reply = self._replies.get(rank)
         error = reply.error if reply else None
+        if reply is None and live:
+            return self._waiting(rank)
         if error is None or not (live or self._interrupted):
             return ""
         if self._interrupted and _is_interrupt(error):
             return f"stopped{_at(error)}\n"
         return f"{error.name}{_at(error)}: {error.message}\n"
+
+    def _waiting(self, rank: int) -> str:
+        """What a rank waits for, once that is long enough to be worth a line."""
+        last = self._session.listener.beats.get(rank)
+        if last is None or last.beat.run != self.request.run or last.beat.state != "waiting":
+            return ""
+        if last.beat.seconds < LONG_WAIT:
+            return ""
+        absent = sorted(set(range(self._session.size)) - set(self.running()))
+        # Ranks that compute may still come; those that do not run this cell will not.
+        if not absent:
+            return ""
+        where = f" at {last.beat.where}" if last.beat.where else ""
+        verb = "does not run" if len(absent) == 1 else "do not run"
+        return (
+            f"waits in {last.beat.operation}{where} for {last.beat.seconds:.0f} s; "
+            f"{name_ranks(absent)} {verb} this cell (any more): stop it, or let them take part\n"
+        )
 
 
 def _is_interrupt(error: CellError | None) -> bool:

@@ -39,7 +39,7 @@ def cause(
     Parameters
     ----------
     left
-        Ranks known to have ended, the first first.
+        Ranks seen to end before all others; several when they were not told apart.
     code
         mpiexec's exit code; None while it runs.
     """
@@ -47,19 +47,21 @@ def cause(
     said = _mpiexec_said(logs)
     if said:
         # It may blame a rank that it ended itself: whom we saw leave first counts.
-        first = pids[left[0]] if left else said[0].pid
-        word = next((word for word in said if word.pid == first), said[0])
+        suspects = [pids[rank] for rank in left]
+        word = next((word for word in said if word.pid in suspects), said[0])
+        first = suspects[0] if suspects and word.pid not in suspects else word.pid
         rank = next((rank for rank, pid in pids.items() if pid == first), None)
-        return _obituary(rank, first, word.code, word.by_signal)
+        who = f"the process {first}" if rank is None else f"{name_ranks([rank])} (pid {first})"
+        return _obituary(who, word.code, word.by_signal)
     if not left:
         return "the ranks have ended"
     if code is None:
         return f"{name_ranks(left)} exited, as by os._exit(0), and the others are of no use alone"
-    return _obituary(left[0], pids[left[0]], code, by_signal=False)
+    who = f"{name_ranks(left)} (pid {', '.join(str(pids[rank]) for rank in left)})"
+    return _obituary(who, code, by_signal=False)
 
 
-def _obituary(rank: int | None, pid: int, code: int, by_signal: bool) -> str:
-    who = f"{name_ranks([rank])} (pid {pid})" if rank is not None else f"the process {pid}"
+def _obituary(who: str, code: int, by_signal: bool) -> str:
     if not by_signal:
         return f"{who} exited with code {code}, and the other ranks with it"
     try:

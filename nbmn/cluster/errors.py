@@ -30,6 +30,20 @@ class NoRanksError(ClusterError):
         super().__init__(message)
 
 
+class RanksInterrupted(KeyboardInterrupt):
+    """The person stopped a cell, and the ranks have stopped.
+
+    A KeyboardInterrupt, so that Run All ends; shown as one line.
+    """
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = tuple(ranks)
+        super().__init__(f"stopped on {name_ranks(self.ranks)}")
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\033[31mKeyboardInterrupt\033[0m: {self}"]
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Equal errors of several ranks, folded."""

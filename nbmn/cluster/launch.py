@@ -112,6 +112,10 @@ def check(plan: Plan) -> None:
     """
     if plan.ranks < 1:
         raise StartError(f"{plan.ranks} ranks cannot be started; ask for 1 or more")
+    if plan.threads < 1:
+        raise StartError(f"--threads {plan.threads}: a rank needs 1 thread or more")
+    if plan.timeout <= 0:
+        raise StartError(f"--timeout {plan.timeout:g}: give the start some seconds")
     gpus = count_gpus()
     if gpus and plan.ranks > gpus and not plan.share_gpus:
         raise StartError(

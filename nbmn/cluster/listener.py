@@ -7,6 +7,7 @@ clients that hold the session's CURVE key are let in.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -86,8 +87,7 @@ class Listener:
         pinged = time.monotonic()
         while not self._closing.is_set():
             if self._socket.poll(TICK):
-                identity, payload = self._socket.recv_multipart()
-                self._receive(identity, payload)
+                self._receive(self._socket.recv_multipart())
             while self._commands:
                 self._socket.send_multipart(self._commands.popleft())
             if time.monotonic() - pinged > PING:
@@ -95,8 +95,9 @@ class Listener:
                 for rank in list(self.beats):
                     self._socket.send_multipart((str(rank).encode(), b"ping"))
 
-    def _receive(self, identity: bytes, payload: bytes) -> None:
+    def _receive(self, message: list[bytes]) -> None:
         try:
+            _, payload = message
             records = decode(payload)
         except ValueError:
             self.malformed += 1
@@ -106,7 +107,11 @@ class Listener:
             if isinstance(record, Heartbeat):
                 self.beats[record.rank] = LastBeat(record, now)
         for subscriber in self._subscribers:
-            subscriber(records)
+            try:
+                subscriber(records)
+            except Exception:
+                # Interrupts and lamps depend on this thread, whatever a board does.
+                logging.getLogger(__name__).exception("a subscriber to the ranks' records failed")
 
 
 @dataclass(frozen=True, slots=True)

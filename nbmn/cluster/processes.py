@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -32,6 +32,20 @@ def processes_of(cluster: Any) -> list[psutil.Process]:
     return found
 
 
+def uninterrupted(work: Callable[[], None]) -> None:
+    """Do work to its end, whatever the person presses; a KeyboardInterrupt is raised after it."""
+    thread = threading.Thread(target=work, name="nbmn-cleanup")
+    thread.start()
+    pressed: KeyboardInterrupt | None = None
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt as interrupt:
+            pressed = interrupt
+    if pressed is not None:
+        raise pressed
+
+
 def shut_down(cluster: Any, processes: Sequence[psutil.Process]) -> None:
     """Ask politely through ipyparallel, then make sure."""
     try:
@@ -47,7 +61,7 @@ def shut_down(cluster: Any, processes: Sequence[psutil.Process]) -> None:
 
 
 class Watch:
-    """Notes in which order ranks on this host end, where the system can tell (Linux).
+    """Notes which rank on this host ends first, where the system can tell (Linux).
 
     mpiexec says nothing of a rank that calls ``os._exit``, and ends all others
     within milliseconds. The thread sleeps until there is something to note.
@@ -55,9 +69,9 @@ class Watch:
 
     def __init__(self, ranks: Sequence[RankInfo]) -> None:
         self.left: tuple[int, ...] = ()
-        """Ranks that have ended, the first first."""
+        """Ranks that ended before all others; several when they were not told apart."""
         self.left_at: float | None = None
-        """When the first did (``time.monotonic``)."""
+        """When they did (``time.monotonic``)."""
         self._ranks: dict[int, int] = {}
         for info in ranks:
             descriptor = _open(info)
@@ -69,12 +83,11 @@ class Watch:
         poll = select.poll()
         for descriptor in self._ranks:
             poll.register(descriptor, select.POLLIN)
-        while self._ranks:
-            for descriptor, _ in poll.poll():
-                self.left_at = self.left_at or time.monotonic()
-                self.left = (*self.left, self._ranks.pop(descriptor))
-                poll.unregister(descriptor)
-                os.close(descriptor)
+        first = [descriptor for descriptor, _ in poll.poll()] if self._ranks else []
+        self.left = tuple(sorted(self._ranks[descriptor] for descriptor in first))
+        self.left_at = time.monotonic() if first else None
+        for descriptor in self._ranks:
+            os.close(descriptor)
 
 
 def _open(info: RankInfo) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ipyparallel import Client
@@ -18,7 +19,7 @@ from nbmn.cluster.death import cause
 from nbmn.cluster.errors import ClusterError, NoRanksError
 from nbmn.cluster.launch import Plan
 from nbmn.cluster.listener import Listener
-from nbmn.cluster.processes import Watch, processes_of, shut_down
+from nbmn.cluster.processes import Watch, processes_of, shut_down, uninterrupted
 from nbmn.cluster.ranks import name_ranks
 from nbmn.engine.bootstrap import renew_communicators
 from nbmn.engine.cells import run_cell
@@ -110,8 +111,12 @@ class Session:
         """The cell that each rank runs now, for those that run one."""
         return {rank: run for run in self._active for rank in run.running()}
 
-    def require_idle(self, ranks: Sequence[int]) -> None:
+    @contextlib.contextmanager
+    def idle(self, ranks: Sequence[int]) -> Iterator[None]:
         """Make sure ranks live, run no cell and have whole communicators.
+
+        Inside, no other thread sends anything to the ranks: calls that ranks make
+        together come to all of them in the same order.
 
         Raises
         ------
@@ -128,6 +133,7 @@ class Session:
                 )
         with self._turn:
             self._renew_if_stale()
+            yield
 
     def call(self, ranks: Sequence[int], function: Callable[..., Any], *args: Any) -> dict:
         """Call an importable function on ranks; returns a ``Call`` for each at once."""
@@ -208,8 +214,10 @@ class Session:
 
     def stop(self) -> None:
         """End ranks and controller; returns when no process of theirs is left."""
-        if self._stopped:
-            return
+        if not self._stopped:
+            uninterrupted(self._stop)
+
+    def _stop(self) -> None:
         self._stopped = True
         for run in self._active:
             run.look()

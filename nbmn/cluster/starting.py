@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,7 +15,8 @@ from ipyparallel.error import CompositeError, RemoteError
 from nbmn.cluster.errors import StartError
 from nbmn.cluster.launch import Plan, check, find_mpiexec, make_cluster
 from nbmn.cluster.listener import Listener
-from nbmn.cluster.processes import processes_of, shut_down
+from nbmn.cluster.processes import processes_of, shut_down, uninterrupted
+from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.session import Session
 from nbmn.cluster.tables import StartProgress
 from nbmn.engine.bootstrap import become_rank
@@ -59,14 +61,19 @@ def start(plan: Plan, progress: OnProgress = lambda now: None) -> Session:
             infos.append(replace(_introduction(cluster, result, plan), engine=engine))
             ready = frozenset(info.rank for info in infos)
             progress(StartProgress(plan.ranks, frozenset(engines), ready, "connecting ranks"))
+        _await_lines(listener, cluster, plan)
         return Session(plan, cluster, client, listener, infos)
     except BaseException:
-        if client is not None:
-            client.close()
-        if cluster is not None:
-            shut_down(cluster, processes_of(cluster))
-        listener.close()
+        uninterrupted(functools.partial(_undo, cluster, client, listener))
         raise
+
+
+def _undo(cluster: Any, client: Client | None, listener: Listener) -> None:
+    if client is not None:
+        client.close()
+    if cluster is not None:
+        shut_down(cluster, processes_of(cluster))
+    listener.close()
 
 
 def _launch(cluster: Any, plan: Plan) -> Client:
@@ -99,6 +106,20 @@ def _await_engines(cluster: Any, client: Client, plan: Plan, progress: OnProgres
     if ready.exception():
         _require_running(cluster)
         raise StartError(f"the ranks did not start: {ready.exception()}")
+
+
+def _await_lines(listener: Listener, cluster: Any, plan: Plan) -> None:
+    """Wait until every rank was heard: an interrupt sent before that would be lost."""
+    deadline = time.monotonic() + plan.timeout
+    while len(listener.beats) < plan.ranks:
+        _require_running(cluster)
+        if time.monotonic() > deadline:
+            silent = name_ranks(set(range(plan.ranks)) - set(listener.beats))
+            raise StartError(
+                f"{silent} cannot reach the notebook at {listener.endpoint.url}; "
+                "a firewall between the hosts?"
+            )
+        time.sleep(0.005)
 
 
 def _require_running(cluster: Any) -> None:

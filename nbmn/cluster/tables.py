@@ -121,7 +121,7 @@ def table(
         rows="".join(
             f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
         ),
-        foot=html.escape(foot).replace("\n", "<br>"),
+        foot=html.escape(foot),
     )
     return Bundle(text, markup)
 

@@ -39,7 +39,6 @@ def push(session: Session, values: Mapping[str, Any], ranks: Sequence[int]) -> i
     RanksFailed
         Ranks could not make the value, for example for want of a module.
     """
-    session.require_idle(ranks)
     try:
         sent = frames.dump(dict(values))
     except TypeError:
@@ -47,10 +46,11 @@ def push(session: Session, values: Mapping[str, Any], ranks: Sequence[int]) -> i
     root, *others = ranks
     run = session.new_run(f"%mn_push {', '.join(values)}")
     members = tuple(ranks)
-    calls = {
-        **session.call([root], receive, run, members, sent),
-        **session.call(others, receive, run, members, None),
-    }
+    with session.idle(ranks):
+        calls = {
+            **session.call([root], receive, run, members, sent),
+            **session.call(others, receive, run, members, None),
+        }
     _answers(session, run, calls)
     return sum(part.nbytes for part in sent)
 
@@ -63,9 +63,10 @@ def pull(session: Session, name: str, ranks: Sequence[int]) -> dict[int, Any]:
     RanksFailed
         The name is not known there, or its value cannot be pickled.
     """
-    session.require_idle(ranks)
     run = session.new_run(f"%mn_pull {name}")
-    answers = _answers(session, run, session.call(ranks, send_back, run, name))
+    with session.idle(ranks):
+        calls = session.call(ranks, send_back, run, name)
+    answers = _answers(session, run, calls)
     return {rank: frames.load(frames.writable(parts)) for rank, parts in answers.items()}
 
 

@@ -1,0 +1,63 @@
+"""Who died of what."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbmn.cluster.death import cause
+from nbmn.messages import RankInfo
+
+RANKS = [RankInfo(rank, 2, rank, "node", 100 + rank, "CPU", "") for rank in (0, 1)]
+
+MPICH = """\
+noise
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID {pid} RUNNING AT node
+=   EXIT CODE: {code}
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+===================================================================================
+"""
+BY_SIGNAL = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n"
+OPEN_MPI = """\
+--------------------------------------------------------------------------
+prterun noticed that process rank 1 with PID 101 on node node exited on
+signal 11 (Segmentation fault).
+--------------------------------------------------------------------------
+"""
+OPEN_MPI_EXIT = """\
+prterun has exited due to process rank 1 with PID 101 on node node exiting
+improperly. There are three reasons this could occur:
+"""
+
+
+@pytest.mark.parametrize(
+    ("logs", "left", "code", "words"),
+    [
+        (
+            MPICH.format(pid=101, code=9) + BY_SIGNAL,
+            (),
+            9,
+            "rank 1 (pid 101) was killed by SIGKILL",
+        ),
+        # mpiexec may blame a rank that it ended itself.
+        (MPICH.format(pid=100, code=9) + BY_SIGNAL, (1,), 9, "rank 1 (pid 101) was killed by SIG"),
+        (MPICH.format(pid=101, code=9) + BY_SIGNAL, (0, 1), 9, "rank 1 (pid 101) was killed"),
+        (MPICH.format(pid=101, code=3), (), 3, "rank 1 (pid 101) exited with code 3"),
+        (MPICH.format(pid=77, code=9) + BY_SIGNAL, (), 9, "the process 77 was killed by SIGKILL"),
+        (OPEN_MPI, (), 139, "rank 1 (pid 101) was killed by SIGSEGV"),
+        (OPEN_MPI_EXIT, (1,), 1, "rank 1 (pid 101) exited with code 0"),
+        ("", (1,), 3, "rank 1 (pid 101) exited with code 3"),
+        ("", (1,), None, "rank 1 exited, as by os._exit(0)"),
+        ("", (0, 1), 3, "ranks 0, 1 (pid 100, 101) exited with code 3"),
+        ("", (), 0, "the ranks have ended"),
+    ],
+)
+def test_cause(logs: str, left: tuple[int, ...], code: int | None, words: str) -> None:
+    assert cause(logs, RANKS, left, code).startswith(words)
+
+
+def test_memory_is_hinted_at_for_sigkill_only() -> None:
+    assert "memory" in cause(MPICH.format(pid=101, code=9) + BY_SIGNAL, RANKS)
+    assert "memory" not in cause(OPEN_MPI, RANKS)

@@ -1,0 +1,70 @@
+"""Plans for a start, checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nbmn.cluster import Plan, StartError, launch
+from nbmn.parent import VARIABLE, Parent
+
+
+@pytest.mark.parametrize("ranks", [0, -1])
+def test_too_few_ranks(ranks: int) -> None:
+    with pytest.raises(StartError, match=f"{ranks} ranks cannot be started"):
+        launch.check(Plan(ranks))
+
+
+def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "count_gpus", lambda: 2)
+    launch.check(Plan(2))
+    launch.check(Plan(4, share_gpus=True))
+    with pytest.raises(StartError, match=r"4 ranks but 2 GPUs here.*%mn_start 4 --share-gpus"):
+        launch.check(Plan(4))
+    assert launch.default_ranks() == 2
+    monkeypatch.setattr(launch, "count_gpus", lambda: 0)
+    launch.check(Plan(1000))
+    assert launch.default_ranks() == len(os.sched_getaffinity(0))
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in launch.THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    one = launch.environment(Plan(2))
+    assert one["OMP_NUM_THREADS"] == "1"
+    assert "MKL_NUM_THREADS" not in one  # the user's own choice stays
+    four = launch.environment(Plan(2, threads=4))
+    assert {four[name] for name in launch.THREAD_VARIABLES} == {"4"}
+    assert Parent.decode(one[VARIABLE]).pid == os.getpid()
+
+
+def _fake_mpiexec(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = folder / "mpiexec"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(launch.sys, "executable", str(folder / "python"))
+    return path
+
+
+def test_mpiexec_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _fake_mpiexec(tmp_path, "echo 'HYDRA build details'", monkeypatch)
+    assert launch.find_mpiexec() == launch.Mpiexec(str(path), ())
+
+
+def test_open_mpi_needs_leave_to_share_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake_mpiexec(tmp_path, "echo 'mpiexec (Open MPI) 5.0.11'", monkeypatch)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert launch.find_mpiexec().arguments == ("--oversubscribe", "--allow-run-as-root")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert launch.find_mpiexec().arguments == ("--oversubscribe",)
+
+
+def test_a_broken_mpiexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake_mpiexec(tmp_path, "echo 'no such library' >&2; exit 127", monkeypatch)
+    with pytest.raises(StartError, match="no such library"):
+        launch.find_mpiexec()

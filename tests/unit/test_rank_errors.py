@@ -1,0 +1,37 @@
+"""Errors of ranks: folded, named."""
+
+from __future__ import annotations
+
+import re
+
+from nbmn.cluster.errors import NoRanksError, RanksFailed, fold
+from nbmn.messages import CellError
+
+
+def test_equal_errors_fold_and_others_do_not() -> None:
+    one = CellError("ValueError", "bad", "cell [1] line 2", "trace of rank 0")
+    same = CellError("ValueError", "bad", "cell [1] line 2", "trace of rank 2")
+    elsewhere = CellError("ValueError", "bad", "cell [1] line 3")
+    failures = fold({2: same, 1: elsewhere, 0: one})
+    assert [(f.ranks, f.error) for f in failures] == [((0, 2), one), ((1,), elsewhere)]
+
+
+def test_what_a_person_reads() -> None:
+    failures = fold(
+        {r: CellError("KeyError", "'x'", "cell [3] line 1", "the trace\n") for r in range(3)}
+    )
+    error = RanksFailed(failures, ["rank 3 waited; nbmn freed it"])
+    assert str(error) == (
+        "ranks 0–2 raised KeyError at cell [3] line 1: 'x'\nrank 3 waited; nbmn freed it"
+    )
+    lines = [re.sub(r"\x1b\[\d*m", "", line) for line in error._render_traceback_()]
+    assert lines == [
+        "ranks 0–2 raised KeyError at cell [3] line 1: 'x'",
+        "the trace",
+        "rank 3 waited; nbmn freed it",
+    ]
+
+
+def test_errors_without_message_or_place() -> None:
+    assert str(RanksFailed(fold({1: CellError("Stop", "")}))) == "rank 1 raised Stop"
+    assert "%mn_start" in str(NoRanksError())

@@ -26,7 +26,8 @@ def columns(chart: Chart, ranks: tuple[int, ...]) -> list[str]:
     """Names of a chart's curves, in the order they are sent; ``x`` is not among them."""
     names = [f"r{rank}" for rank in ranks]
     names += ["mean", "low", "high"]
-    return names + [f"other{index}" for index in range(len(chart.others))]
+    names += [f"other{index}" for index in range(len(chart.others))]
+    return names if chart.total is None else [*names, "total"]
 
 
 def encode_frame(snapshot: Snapshot) -> bytes:
@@ -34,7 +35,8 @@ def encode_frame(snapshot: Snapshot) -> bytes:
     blocks = []
     for chart in snapshot.charts[:MAX_CHARTS]:
         low, high = band(chart.ranks)
-        curves = np.vstack([chart.ranks, [chart.mean, low, high], *(o[None] for o in chart.others)])
+        further = [*chart.others, *([] if chart.total is None else [chart.total])]
+        curves = np.vstack([chart.ranks, chart.mean, low, high, *further])
         block = chart.x.astype("<f8").tobytes() + curves.astype("<f4").tobytes()
         blocks.append(block + bytes(-len(block) % 8))
     return b"".join(blocks)
@@ -114,8 +116,9 @@ def _layout(snapshot: Snapshot, chart: Chart) -> dict[str, Any]:
     if chart.key == THROUGHPUT:
         latest = [["", "average", text.rate(snapshot.average)]]
         if snapshot.status == "running":
-            name = "all ranks" if several else "now"
-            latest.insert(0, ["mean" if several else "", name, text.rate(snapshot.rate)])
+            latest.insert(0, ["", "all ranks" if several else "now", text.rate(snapshot.rate)])
+        if several:
+            latest.insert(0, ["mean", "mean", ""])
     else:
         values = dict(zip(snapshot.names, snapshot.means, strict=True))
         latest = [

@@ -11,7 +11,6 @@ from bokeh.models import (
     ColumnDataSource,
     DataRange1d,
     HoverTool,
-    LinearAxis,
     NumeralTickFormatter,
     Range1d,
 )
@@ -99,17 +98,17 @@ def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:
     plot.xaxis.formatter = NumeralTickFormatter(format="0.[00]a")
     if throughput:
         plot.yaxis.formatter = NumeralTickFormatter(format="0.[00]a")
-        if len(ranks) > 1:
-            _add_total_axis(plot)
     if len(ranks) <= FEW:
         # Few ranks: the mean is as noisy as they are, and would hide them.
-        mean = _add_mean(plot, source, len(ranks))
+        _add_mean(plot, source, len(ranks))
         _add_ranks(plot, source, ranks)
     else:
         _add_ranks(plot, source, ranks)
-        mean = _add_mean(plot, source, len(ranks))
+        _add_mean(plot, source, len(ranks))
     _add_others(plot, source, chart)
-    plot.add_tools(_hover(chart, ranks, mean))
+    # Unlike the mean it has a value wherever a rank has one.
+    highest = plot.line("x", "high", source=source, line_alpha=0, name="pointed at")
+    plot.add_tools(_hover(chart, ranks, highest))
     return plot
 
 
@@ -118,18 +117,6 @@ def _first_point(chart: Chart, ranks: tuple[int, ...]) -> dict[str, list[float]]
     first = float(chart.x[0]) if chart.x.size else 0.0
     mean = float(chart.mean[0]) if chart.mean.size else 0.0
     return {"x": [first], **{name: [mean] for name in columns(chart, ranks)}}
-
-
-def _add_total_axis(plot: Any) -> None:
-    """The mean of the ranks, read on the right-hand axis, is their total."""
-    plot.extra_y_ranges = {"total": Range1d(0, 1, name="total")}
-    axis = LinearAxis(
-        y_range_name="total",
-        axis_label="total of all ranks",
-        formatter=NumeralTickFormatter(format="0.[00]a"),
-    )
-    axis.ticker.desired_num_ticks = 5
-    plot.add_layout(axis, "right")
 
 
 def _add_ranks(plot: Any, source: ColumnDataSource, ranks: tuple[int, ...]) -> None:
@@ -153,9 +140,9 @@ def _add_ranks(plot: Any, source: ColumnDataSource, ranks: tuple[int, ...]) -> N
         plot.scatter("x", "y", source=ends, color="color", size=5, name="newest")
 
 
-def _add_mean(plot: Any, source: ColumnDataSource, ranks: int) -> Any:
+def _add_mean(plot: Any, source: ColumnDataSource, ranks: int) -> None:
     few = ranks <= FEW
-    return plot.line(
+    plot.line(
         "x",
         "mean",
         source=source,
@@ -180,7 +167,7 @@ def _add_others(plot: Any, source: ColumnDataSource, chart: Chart) -> None:
         )
 
 
-def _hover(chart: Chart, ranks: tuple[int, ...], mean: Any) -> HoverTool:
+def _hover(chart: Chart, ranks: tuple[int, ...], pointed_at: Any) -> HoverTool:
     throughput = chart.key == THROUGHPUT
     number = "{0.[0]a}" if throughput else "{0.[0000]}"
     unit = chart.x_label.partition("(")[2].rstrip(")")
@@ -192,10 +179,12 @@ def _hover(chart: Chart, ranks: tuple[int, ...], mean: Any) -> HoverTool:
         lines += [
             (f"--nbmn-rank-{rank % 8}", f"rank {rank}", f"@r{rank}{number}") for rank in ranks
         ]
+    if chart.total is not None and len(ranks) > 1:
+        lines.append(("--nbmn-paper", "all ranks", f"@total{number}"))
     for index, name in enumerate(chart.names[1:]):
         lines.append(("--nbmn-text", text.label(name), f"@other{index}{number}"))
     return HoverTool(
-        renderers=[mean],
+        renderers=[pointed_at],
         tooltips=_TOOLTIP.format(head=head, rows="".join(map(_tooltip_row, lines))),
         mode="vline",
         line_policy="nearest",

@@ -9,11 +9,10 @@ When the capacity is reached, neighbouring buckets merge and the spacing doubles
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["IterationGrid", "RateHistory", "ValueHistory"]
+__all__ = ["IterationGrid", "RateHistory", "ValueHistory", "common_mean"]
 
 
 class IterationGrid:
@@ -157,24 +156,42 @@ class ValueHistory:
         y = np.concatenate([start[:, None], pairs.reshape(len(low), -1), end[:, None]], axis=1)
         return np.clip(np.concatenate([[first], x, [final]]), first, final), y
 
-    def means(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def means(
+        self, count: int, left: np.ndarray, awaited: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Mean over the ranks per bucket, on the ``x`` of :meth:`curves`.
+
+        Parameters
+        ----------
+        count : int
+            Number of leading buckets.
+        left : ndarray, shape (ranks,), bool
+            Ranks of which nothing more is to be expected: from their last report on
+            the mean is that of the others.
+        awaited : ndarray, shape (ranks,), bool
+            Ranks that count although they have never reported this value.
 
         Returns
         -------
         x, mean : ndarray, shape (points,), float64
+            NaN where one of the ranks that count has no value, see :func:`common_mean`.
         """
         x, _ = self.curves(count)
         if not count:
             return x, np.empty(0)
         _, _, mean = self._bridged(count)
-        present = np.isfinite(mean)
-        seen = present.sum(axis=0)
-        overall = np.where(present, mean, 0).sum(axis=0) / np.maximum(seen, 1)
-        overall[seen == 0] = np.nan
+        used = (self._count[:, :count] + self._bad[:, :count]) > 0
+        last = np.where(used.any(axis=1), count - used[:, ::-1].argmax(axis=1), 0)
+        absent = (last == 0) & ~awaited
+        over = (np.arange(count) >= last[:, None]) & left[:, None]
+        overall = common_mean(mean, over | absent[:, None])
         if self.grid.stride == 1:
             return x, overall
-        return x, np.interp(x, self.grid.edges(count) + (self.grid.stride - 1) / 2, overall)
+        smooth = np.interp(x, self.grid.edges(count) + (self.grid.stride - 1) / 2, overall)
+        # Beside a gap there is no neighbour to draw a line to.
+        bucket = np.concatenate([[0], np.repeat(np.arange(count), 2), [count - 1]])
+        valid = np.isfinite(overall[bucket])
+        return x, np.where(valid & np.isfinite(smooth), smooth, overall[bucket])
 
     def _bridged(self, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Low, high and mean, straight lines drawn over buckets without a report.
@@ -230,10 +247,11 @@ class RateHistory:
     def add(self, row: int, time: float, samples: float) -> None:
         """The rank has processed ``samples`` more by ``time``."""
         before, total = self._time[row], self._total[row]
-        self._total[row] = total + samples
         if math.isnan(before):
+            # Nobody knows how long these took.
             self.start(row, time)
             return
+        self._total[row] = total + samples
         if time <= before:
             return
         self._time[row] = time
@@ -252,21 +270,13 @@ class RateHistory:
         self.width *= 2
         self._next = [math.ceil(edge / 2) for edge in self._next]
 
-    def curves(
-        self, working: Sequence[bool], patience: float = 2.0
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def curves(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Rates in the middle of each interval.
-
-        The last intervals are left out while some of the ``working`` ranks have yet
-        to report on them, for ``patience`` seconds at most: after that a rank that
-        fell silent counts as zero.
 
         Parameters
         ----------
-        working : sequence of bool
-            Per rank, whether more is to be expected of it.
-        patience : float
-            Seconds.
+        left : ndarray, shape (ranks,), bool
+            Ranks of which nothing more is to be expected.
 
         Returns
         -------
@@ -274,19 +284,55 @@ class RateHistory:
             Seconds into the run.
         rate : ndarray, shape (ranks, points), float64
             Samples per second; NaN before a rank started and after its last report.
+        mean : ndarray, shape (points,), float64
+            Mean over the ranks, NaN where one has yet to start or to report, see
+            :func:`common_mean`.
         total : ndarray, shape (points,), float64
-            Sum over the ranks.
+            Sum over the ranks. A rank that has yet to start, or has left, adds nothing;
+            NaN where one that is at work has yet to report.
         """
         reached = np.array(self._next) - 1
         begun = ~np.isnan(np.array(self._time))
-        if not begun.any():
-            return np.empty(0), np.empty((len(reached), 0)), np.empty(0)
-        furthest = reached[begun].max()
-        slowest = reached[begun & np.array(working)].min(initial=furthest)
-        count = max(0, int(max(slowest, furthest - math.ceil(patience / self.width))))
+        count = int(reached[begun].max(initial=0))
         rate = np.diff(self._at_edge[:, : count + 1], axis=1) / self.width
         time = (np.arange(count) + 0.5) * self.width
-        known = np.isfinite(rate)
-        total = np.where(known, rate, 0).sum(axis=0)
-        total[~known.any(axis=0)] = np.nan
-        return time, rate, total
+        interval = np.arange(count)
+        last = np.where(begun, np.maximum(reached, 0), 0)[:, None]
+        over = (interval >= last) & left[:, None]
+        # What a rank did in the interval in which it started is known all the same.
+        done = np.nan_to_num(self._at_edge[:, : count + 1])
+        total = np.where(interval < last, np.diff(done, axis=1) / self.width, np.nan)
+        total[over | ~begun[:, None]] = 0
+        for row in np.flatnonzero(begun & left & (last[:, 0] < count)):
+            rest = self._total[row] - done[row, last[row, 0]]
+            total[row, last[row, 0]] = rest / self.width
+        total = total.sum(axis=0)
+        total[~np.isfinite(rate).any(axis=0)] = np.nan
+        return time, rate, common_mean(rate, over), total
+
+
+def common_mean(values: np.ndarray, excused: np.ndarray) -> np.ndarray:
+    """Mean over the ranks where each of them has a value, or is excused.
+
+    Means over different ranks are not joined to one line: it would show a step that no
+    rank made. Where a rank has been excused the mean begins anew, one point later.
+
+    Parameters
+    ----------
+    values : ndarray, shape (ranks, points), float64
+        NaN where a rank has no value.
+    excused : ndarray, shape (ranks, points), bool
+        Where a rank does not count.
+
+    Returns
+    -------
+    ndarray, shape (points,), float64
+        NaN where a rank that counts has no value, or none counts.
+    """
+    counts = ~excused
+    ranks = counts.sum(axis=0)
+    total = np.where(counts, values, 0).sum(axis=0)
+    mean = np.full(values.shape[1], np.nan)
+    np.divide(total, ranks, out=mean, where=ranks > 0)
+    mean[1:][(excused[:, 1:] != excused[:, :-1]).any(axis=0)] = np.nan
+    return mean

@@ -25,7 +25,7 @@ from nbmn.dashboard.snapshot import (
     RankRow,
     Snapshot,
 )
-from nbmn.dashboard.text import label
+from nbmn.dashboard.text import count, label, ranks_in_words
 from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step
 
 __all__ = ["RunModel"]
@@ -252,7 +252,11 @@ class RunModel:
     def progress(self, now: float) -> Progress:
         """How far the run is at ``now``."""
         begun = [state for state in self._state if state.iteration]
-        elapsed = 0.0 if self._begin is None else max(0.0, now - self._begin)
+        end = now
+        if self._finished is not None and begun:
+            # What the cell did after the training is not the training.
+            end = max(state.stepped for state in begun)
+        elapsed = 0.0 if self._begin is None else max(0.0, end - self._begin)
         if not begun:
             return Progress(iterations=self._iterations, epochs=self._epochs, elapsed=elapsed)
         # Ranks that left early or fell silent must not hold the bar back.
@@ -320,11 +324,10 @@ class RunModel:
         for name, history in self._values.items():
             rows = np.flatnonzero(history.not_finite)
             if rows.size:
-                first = min(rows, key=lambda row: history.first_not_finite_at[row])
-                return (
-                    f"rank {self.ranks[first]}: {label(name)} was not finite at iteration "
-                    f"{history.first_not_finite_at[first]:,}"
-                )
+                whose = ranks_in_words(self.ranks[row] for row in rows)
+                first = count(int(history.first_not_finite_at[rows].min()))
+                when = "at" if rows.size == 1 and history.not_finite[rows[0]] == 1 else "from"
+                return f"{whose}: {label(name)} not finite, {when} iteration {first}"
         return ""
 
     def charts(self) -> tuple[Chart, ...]:
@@ -338,33 +341,39 @@ class RunModel:
             charts.insert(1, self._rate_chart())
         return tuple(charts)
 
+    def _left(self) -> np.ndarray:
+        """Per rank, whether it left by itself; one that was interrupted lacks its part."""
+        ends = [state.ended for state in self._state]
+        return np.array([end is not None and end.status != "interrupted" for end in ends])
+
     def _value_chart(self, kind: str, names: list[str]) -> Chart:
         histories = [self._values[name] for name in names]
-        count = histories[0].filled()
-        x, ranks = histories[0].curves(count)
-        _, mean = histories[0].means(count)
+        left = self._left()
+        # Before its first step one cannot tell what a rank is going to report.
+        awaited = np.array([not s.iteration for s in self._state]) & ~left
+        filled = histories[0].filled()
+        x, ranks = histories[0].curves(filled)
+        _, mean = histories[0].means(filled, left, awaited)
         others = []
         for history in histories[1:]:
-            other_x, other = history.means(history.filled())
-            known = np.isfinite(other)
+            other_x, other = history.means(history.filled(), left, awaited)
             # On the grid of the first, so that one table of points holds them all.
             others.append(
-                np.interp(x, other_x[known], other[known], left=np.nan, right=np.nan)
-                if known.any()
+                np.interp(x, other_x, other, left=np.nan, right=np.nan)
+                if other_x.size
                 else np.full(len(x), np.nan)
             )
         return Chart(kind, tuple(names), x, ranks, mean, tuple(others))
 
     def _rate_chart(self) -> Chart:
-        working = [self._finished is None and state.ended is None for state in self._state]
-        time, ranks, total = self._rates.curves(working)
+        time, ranks, mean, total = self._rates.curves(self._left())
         unit, seconds = "s", 1.0
         if time.size and time[-1] > 3 * 3600:
             unit, seconds = "h", 3600.0
         elif time.size and time[-1] > 300:
             unit, seconds = "min", 60.0
-        mean = total / max(1, len(self.ranks))
-        return Chart(THROUGHPUT, (THROUGHPUT,), time / seconds, ranks, mean, (), f"time ({unit})")
+        x, label = time / seconds, f"time ({unit})"
+        return Chart(THROUGHPUT, (THROUGHPUT,), x, ranks, mean, (), label, total)
 
 
 def _kind(name: str) -> str:

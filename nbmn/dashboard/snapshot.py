@@ -57,6 +57,7 @@ class Progress:
     eta: float | None = None
     """Seconds to go; None while it cannot be told."""
     elapsed: float = 0.0
+    """Seconds since the run began; once it is over, until its last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class Chart:
     """The curves of one chart.
 
     ``x`` has shape (points,), ``ranks`` (ranks, points), the others (points,);
-    all float64, NaN where there is nothing to draw.
+    all float64, NaN where there is nothing to draw. The mean is NaN too where a rank
+    that takes part has no value: it would be that of other ranks.
     """
 
     key: str
@@ -75,6 +77,8 @@ class Chart:
     mean: np.ndarray
     others: tuple[np.ndarray, ...] = ()
     x_label: str = "iteration"
+    total: np.ndarray | None = None
+    """Sum over the ranks, of the throughput only; told in words, not drawn."""
 
 
 @dataclass(frozen=True, slots=True)

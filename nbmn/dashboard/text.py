@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-__all__ = ["GLYPHS", "count", "duration", "headline", "label", "number", "rate"]
+__all__ = ["GLYPHS", "count", "duration", "headline", "label", "number", "ranks_in_words", "rate"]
 
 GLYPHS = {
     "starting": "…",
@@ -54,6 +55,22 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0, 1``, ``ranks 0–5, 7``."""
+    stretches: list[list[int]] = []
+    for rank in sorted(ranks):
+        if stretches and rank == stretches[-1][-1] + 1:
+            stretches[-1].append(rank)
+        else:
+            stretches.append([rank])
+    several = len(stretches) > 1 or len(stretches[0]) > 1
+    words = []
+    for first, *rest in stretches:
+        dash = "–" if len(rest) > 1 else ", "
+        words.append(f"{first}{dash}{rest[-1]}" if rest else f"{first}")
+    return f"rank{'s' if several else ''} {', '.join(words)}"
+
+
 def duration(seconds: float) -> str:
     """``0:07``, ``12:30``, ``3:05:00``, ``2 d 03:00``."""
     whole = int(seconds + 0.5)
@@ -82,7 +99,7 @@ def headline(
     if epoch is not None or epochs:
         of = f" of {epochs:g}" if epochs else ""
         parts.append(f"epoch {epoch or 0:.1f}{of}")
-    parts.append(f"{duration(elapsed)} elapsed" if running else f"took {duration(elapsed)}")
+    parts.append(f"{duration(elapsed)} elapsed" if running else f"trained {duration(elapsed)}")
     if running and eta is not None:
         parts.append(f"{duration(eta)} to go")
     return parts

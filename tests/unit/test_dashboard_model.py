@@ -213,11 +213,81 @@ def test_not_finite_values_are_said_and_do_not_spoil_the_mean():
         step(board, 0, i, i, {"loss": 2.0})
         step(board, 1, i, i, {"loss": math.nan if i > 4 else 2.0})
     shown = board.snapshot(START + 10)
-    assert shown.message == "rank 1: loss was not finite at iteration 5"
+    assert shown.message == "rank 1: loss not finite, from iteration 5"
     assert shown.means == (2.0,)
     state = json.loads(encode_state(shown))
     assert [row["values"] for row in state["rows"]] == [["2.000"], ["NaN"]]
     assert math.isnan(decode_frame(encode_frame(shown), state["charts"])[0]["r1"][-1])
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({0: [7]}, "rank 0: loss not finite, at iteration 7"),
+        ({0: [7, 8], 1: [6]}, "ranks 0, 1: loss not finite, from iteration 6"),
+        (
+            {rank: [5] for rank in (0, 1, 2, 3, 5)},
+            "ranks 0–3, 5: loss not finite, from iteration 5",
+        ),
+    ],
+)
+def test_not_finite_values_name_every_rank_concerned(bad, message):
+    board = model(6)
+    for i in range(1, 11):
+        for rank in range(6):
+            step(board, rank, i, i, {"loss": math.inf if i in bad.get(rank, ()) else 1.0})
+    assert board.snapshot(START + 10).message == message
+
+
+def uneven(seconds):
+    """Rank 0 makes 60 steps of 0.1 s at loss 2, rank 1 of 0.2 s at loss 3."""
+    board = model(2)
+    steps = [(0.1 * i, 0, i) for i in range(1, 61)] + [(0.2 * i, 1, i) for i in range(1, 61)]
+    begin(board, iterations=60)
+    for time, rank, i in sorted(steps):
+        if time <= seconds:
+            step(board, rank, i, time, {"loss": 2.0 + rank}, samples=4)
+            if i == 60:
+                board.apply(RunEnded(rank, "run", START + time, "done"), START + time)
+    return board
+
+
+def test_mean_of_uneven_ranks_while_both_run():
+    loss, throughput = uneven(5).snapshot(START + 5).charts
+    assert len(loss.x) == 50
+    np.testing.assert_allclose(loss.mean[:25], 2.5)
+    assert np.isnan(loss.mean[25:]).all()
+    np.testing.assert_allclose(throughput.mean[:9], 30)
+    np.testing.assert_allclose(throughput.total[:9], 60)
+
+
+def test_mean_of_uneven_ranks_once_one_is_done():
+    loss, throughput = uneven(10).snapshot(START + 10).charts
+    np.testing.assert_allclose(loss.mean[:50], 2.5)
+    assert np.isnan(loss.mean[50:]).all()  # rank 1 is going to have values there
+    late = throughput.x > 6.5
+    assert late.any()
+    np.testing.assert_allclose(throughput.mean[late], 20)
+    np.testing.assert_allclose(throughput.total[late], 20)
+
+
+def test_mean_of_uneven_ranks_that_were_interrupted():
+    board = uneven(5)
+    for rank in (0, 1):
+        board.apply(RunEnded(rank, "run", START + 5.1, "interrupted"), START + 5.1)
+    board.finish("interrupted", START + 5.2)
+    loss, throughput = board.snapshot(START + 6).charts
+    np.testing.assert_allclose(loss.mean[:25], 2.5)
+    assert np.isnan(loss.mean[25:]).all()
+    assert set(np.round(throughput.mean[np.isfinite(throughput.mean)], 6)) == {30}
+
+
+def test_time_of_a_run_ends_with_its_last_step():
+    board = uneven(12)
+    assert board.progress(START + 15).elapsed == 15
+    board.finish("done", START + 17)
+    assert board.progress(START + 99).elapsed == pytest.approx(12)
+    assert "trained 0:12" in json.loads(encode_state(board.snapshot(START + 99)))["headline"]
 
 
 def test_frame_holds_what_the_charts_hold():
@@ -237,6 +307,7 @@ def test_frame_holds_what_the_charts_hold():
     np.testing.assert_array_equal(decoded[0]["x"], np.arange(1, 334))
     for rank in range(3):
         np.testing.assert_array_equal(decoded[3][f"r{rank}"], values[rank].astype("f4"))
+    np.testing.assert_allclose(decoded[1]["total"], 3 * 700, rtol=1e-6)
     np.testing.assert_allclose(decoded[0]["mean"], values.mean(axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(decoded[0]["low"], values.min(axis=0).astype("f4"))
     np.testing.assert_array_equal(decoded[0]["high"], values.max(axis=0).astype("f4"))

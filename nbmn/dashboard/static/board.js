@@ -430,8 +430,8 @@ class Board {
     for (const [style, name, text] of chart.layout.latest) {
       const part = make("span", "nbmn-stat", chart.latest);
       if (style) make("i", `nbmn-key nbmn-key-${style}`, part);
-      if (name) make("span", "nbmn-dim", part, `${name} `);
-      make("b", "", part, text);
+      if (name) make("span", "nbmn-dim", part, text ? `${name} ` : name);
+      if (text) make("b", "", part, text);
     }
   }
 
@@ -449,8 +449,6 @@ class Board {
     const plot = doc.get_model_by_name(layout.key);
     if (plot && layout.top !== null) {
       plot.y_range.end = layout.top;
-      const total = doc.get_model_by_name("total");
-      if (total) total.end = layout.top * this.state.rows.length;
     }
     const axis = plot?.below?.[0];
     if (axis && axis.axis_label !== layout.x_label) axis.axis_label = layout.x_label;

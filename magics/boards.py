@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Sequence
 
@@ -74,6 +75,20 @@ class RunArea:
             self._waiting = []
             self._board = board
         board.show()
+
+
+def load_ahead() -> None:
+    """Load what the first board needs, in a thread.
+
+    Bokeh takes a second. Once ranks have started, a person reads and types, or the
+    next cell keeps the ranks busy and not this process.
+    """
+
+    def load() -> None:
+        for module in ("nbmn.dashboard.widget", "nbmn.dashboard.figures"):
+            importlib.import_module(module)
+
+    threading.Thread(target=load, name="nbmn-load", daemon=True).start()
 
 
 def make_run_area(context: Context, session: Session, run: str, ranks: Sequence[int]) -> RunArea:

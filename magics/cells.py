@@ -32,6 +32,8 @@ class CellMagics(ContextMagics):
     @line_magic("mn")
     def mn_line(self, line: str) -> None:
         """Evaluate one expression or statement on all ranks."""
+        if line.startswith(("-o ", "--")):
+            raise ClusterError(f"{line.split()[0]} goes with a cell: %%mn {line.split()[0]} …")
         if not line.strip():
             raise ClusterError("%mn needs an expression, as in %mn comm.rank; a cell takes %%mn")
         args = argparse.Namespace(ranks=[], output=None, bg=False, local=False)

@@ -10,8 +10,9 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from nbmn.cluster import ClusterError, Plan, Session, start
-from nbmn.cluster.launch import default_ranks
+from nbmn.cluster.launch import check, default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
+from nbmn.magics.boards import load_ahead
 from nbmn.magics.context import ContextMagics, show
 
 NEXT = """\
@@ -80,6 +81,7 @@ class ClusterMagics(ContextMagics):
         print("ranks stopped" if self.context.stop() else "no ranks were running")
 
     def _start(self, plan: Plan) -> None:
+        check(plan)
         self.context.stop()
         began = time.monotonic()
         display_id = uuid.uuid4().hex
@@ -91,6 +93,8 @@ class ClusterMagics(ContextMagics):
         session = self.context.session = start(plan, progress)
         seconds = time.monotonic() - began
         self._introduce(session, f"ready in {seconds:.1f} s", display_id)
+        if getattr(self.shell, "kernel", None) is not None:
+            load_ahead()
 
     def _introduce(self, session: Session, state: str, display_id: str | None = None) -> None:
         title = f"{session.size} rank{'s' * (session.size > 1)} {state}, {session.ranks[0].mpi}"

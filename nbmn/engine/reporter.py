@@ -27,6 +27,8 @@ HEARTBEAT = 0.5
 """Seconds between two heartbeats."""
 BATCH = 500
 """Records in one message at most."""
+OUTBOX = 20_000
+"""Records kept until they are sent; older ones are dropped."""
 SILENCE = 60.0
 """Seconds without a ping after which a rank on another host believes the notebook dead."""
 
@@ -42,7 +44,8 @@ class Reporter:
         self.rank = 0
         self.activity: Callable[[], tuple[str, float, str] | None] = lambda: None
         """Gives (operation, seconds, where) while in a collective; may be called by any thread."""
-        self._outbox: deque[Record] = deque()
+        # Bounded: of a loop that reports faster than can be sent, the newest steps count.
+        self._outbox: deque[Record] = deque(maxlen=OUTBOX)
         self._run = ""
         self._since = time.monotonic()
         self._iteration = 0
@@ -130,7 +133,7 @@ class Reporter:
                 self._run,
                 time.time(),
                 self._iteration,
-                {name: _held(value) for name, value in values.items()},
+                {name: _held(name, value) for name, value in values.items()},
                 None if samples is None else int(samples),
                 None if epoch is None else float(epoch),
             )
@@ -163,12 +166,12 @@ class Reporter:
         poller.register(self._woken, zmq.POLLIN)
         heard, beat = time.monotonic(), 0.0
         while True:
-            self._flush(socket)
+            behind = self._flush(socket)
             if time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
                 socket.send(encode([self.heartbeat()]))
             # A command is answered at once; so is the wish to send.
-            ready = dict(poller.poll(1000 / RATE))
+            ready = dict(poller.poll(0 if behind else 1000 / RATE))
             if self._woken in ready:
                 os.read(self._woken, 4096)
             if socket in ready:
@@ -179,10 +182,16 @@ class Reporter:
             elif expect_pings and time.monotonic() - heard > SILENCE:
                 os._exit(1)
 
-    def _flush(self, socket: Any) -> None:
-        while self._outbox:
-            count = min(len(self._outbox), BATCH)
+    def _flush(self, socket: Any) -> bool:
+        """Send one batch; says whether more is left.
+
+        One only: a loop that reports without pause must not keep the thread from
+        heartbeats and interrupts.
+        """
+        count = min(len(self._outbox), BATCH)
+        if count:
             socket.send(encode([_plain(self._outbox.popleft()) for _ in range(count)]))
+        return bool(self._outbox)
 
     def heartbeat(self) -> Heartbeat:
         """What this rank is doing at this moment; may be called by any thread."""
@@ -204,7 +213,7 @@ class Reporter:
                 self._cancelled.append(run)  # ended already, or not begun yet
 
 
-def _held(value: Any) -> Any:
+def _held(name: str, value: Any) -> Any:
     """What to keep of a value until the thread sends it.
 
     A number, read now, since its array may be overwritten; of a Chainer variable
@@ -212,6 +221,9 @@ def _held(value: Any) -> Any:
     reading it waits for the device, and the training loop must not.
     """
     array = getattr(value, "array", value)
+    if getattr(array, "size", 1) != 1 or isinstance(array, (str, bytes)):
+        what = f"an array of shape {array.shape}" if hasattr(array, "shape") else repr(array)
+        raise TypeError(f"{name} must be one number, not {what}")
     return array if hasattr(array, "__cuda_array_interface__") else _scalar(array)
 
 
@@ -225,7 +237,7 @@ def _plain(record: Record) -> Record:
 
 def _scalar(value: Any) -> float:
     try:
-        return float(value)
+        return float(value.item() if hasattr(value, "item") else value)
     except Exception:  # noqa: BLE001 - the value is the user's, and charts have gaps
         return float("nan")
 
@@ -262,7 +274,12 @@ def report(
         Steps in all, for progress and the time left; read in the first call.
     **values
         Named scalars, such as ``loss=loss``: numbers, 0-d NumPy or CuPy
-        arrays, Chainer variables. What is not a scalar shows as NaN.
+        arrays, Chainer variables.
+
+    Raises
+    ------
+    TypeError
+        A value is text, or an array of several numbers.
 
     Examples
     --------

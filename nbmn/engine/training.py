@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 from chainer.training import Extension, Trainer, extension
@@ -31,7 +32,7 @@ class LiveReport(Extension):
     def __call__(self, trainer: Trainer) -> None:
         updater = trainer.updater
         self._line.step(
-            dict(trainer.observation),
+            {name: value for name, value in trainer.observation.items() if _is_scalar(value)},
             samples=_samples(updater),
             iteration=updater.iteration,
             epoch=getattr(updater, "epoch_detail", None),
@@ -58,7 +59,10 @@ def train(trainer: Any, name: str = "trainer") -> None:
     except ValueError:
         trainer.extend(LiveReport(line))
     else:
-        raise RuntimeError(f"{name} has run already, and a trainer runs once: make a new one")
+        raise RuntimeError(
+            f"{name} has run already, and a trainer runs once: run the cell that makes it again "
+            "(or name another: %mn_train NAME)"
+        )
     iterations, epochs = _goal(trainer)
     line.start_run(name, iterations, epochs)
     __tracebackhide__ = True  # these lines explain nothing to the user
@@ -74,6 +78,12 @@ def train_named(name: str) -> None:
             f"there is no variable {name!r} on this rank; build the trainer in a %%mn cell"
         )
     train(namespace[name], name)
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether the board can draw an observation; Chainer lets users report anything."""
+    array = getattr(value, "array", value)
+    return isinstance(array, numbers.Number) or getattr(array, "size", 0) == 1
 
 
 def _samples(updater: Any) -> int | None:

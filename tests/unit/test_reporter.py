@@ -84,7 +84,7 @@ def test_values_are_read_when_reported(heard: Heard) -> None:
     variable = chainer.Variable(np.array(2.5, np.float32))
     for step in range(3):
         buffer[...] = step
-        line.step({"a": buffer, "v": variable, "one": np.ones((1, 1)), "none": None})
+        line.step({"a": buffer, "v": variable, "one": np.ones((1, 1), "f"), "none": None})
     # A variable would keep its whole graph alive.
     held = [record for record in line._outbox if isinstance(record, Step)]
     assert not any(isinstance(v, chainer.Variable) for step in held for v in step.values.values())

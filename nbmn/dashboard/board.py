@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from nbmn.compat.jupyter_reload import answer_while_busy
 from nbmn.dashboard.encoding import MAX_CHARTS, encode_frame, encode_state
 from nbmn.dashboard.model import RunModel
-from nbmn.dashboard.reload import answer_while_busy
 from nbmn.dashboard.snapshot import Snapshot
 from nbmn.dashboard.static_view import html, plain
 from nbmn.records import Record
@@ -175,6 +175,7 @@ class _Page:
             self._widget.figures = f"[{','.join(figures)}]"
             self._widget.state = state
             self._widget.frame = frame
+            self._widget.beat += 1
         return len(state) + len(frame)
 
     def refresh(self, snapshot: Snapshot) -> None:

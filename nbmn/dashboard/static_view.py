@@ -19,8 +19,11 @@ from nbmn.dashboard.snapshot import CROWD, FEW, THROUGHPUT, Chart, RankRow, Snap
 
 __all__ = ["html", "plain", "svg"]
 
-_WIDTH, _HEIGHT, _GAP = 400, 240, 16
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 30, 38
+# In all as wide as the output area of a usual window, and as high as the live board: there
+# the picture is shown at its own size, its labels readable, and nothing moves when it comes.
+_WHOLE, _HEIGHT, _GAP = 836, 264, 16
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 30, 42
+_SIZE = 12
 _FINE = 4
 _TEXT = "#767676"
 
@@ -67,24 +70,24 @@ def html(snapshot: Snapshot) -> str:
 
 
 def svg(snapshot: Snapshot) -> str:
-    """The charts, two or three in a row, as an SVG document with one path per rank and chart."""
+    """The charts, two in a row, as an SVG document with one path per rank and chart."""
     charts = snapshot.charts[:MAX_CHARTS]
-    across = min(len(charts), 2 if len(charts) in (2, 4) else 3)
-    width = across * _WIDTH + (across - 1) * _GAP
+    across = min(len(charts), 2)
+    wide = (_WHOLE - (across - 1) * _GAP) // max(1, across)
     height = math.ceil(len(charts) / max(1, across)) * _HEIGHT
     panels = [
-        f'<g transform="translate({index % across * (_WIDTH + _GAP)},{index // across * _HEIGHT})">'
-        f"{_panel(chart, snapshot.ranks)}</g>"
+        f'<g transform="translate({index % across * (wide + _GAP)},{index // across * _HEIGHT})">'
+        f"{_panel(chart, snapshot.ranks, wide)}</g>"
         for index, chart in enumerate(charts)
     ]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" font-family="system-ui,sans-serif" font-size="11" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WHOLE}" height="{height}" '
+        f'viewBox="0 0 {_WHOLE} {height}" font-family="system-ui,sans-serif" font-size="{_SIZE}" '
         f'fill="{_TEXT}" stroke-linejoin="round">{"".join(panels)}</svg>'
     )
 
 
-def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
+def _panel(chart: Chart, ranks: tuple[int, ...], wide: int) -> str:
     curves = [chart.mean, *chart.others, *chart.ranks]
     finite = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
     bottom = 0.0 if chart.key == THROUGHPUT else float(finite.min(initial=math.inf))
@@ -97,7 +100,7 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
     if stop <= start:
         start, stop = start - 1, start + 1
     top += 0.05 * (top - bottom)
-    right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    right, floor = wide - _RIGHT, _HEIGHT - _BOTTOM
 
     def across(x: np.ndarray) -> np.ndarray:
         return _LEFT + (x - start) / (stop - start) * (right - _LEFT)
@@ -109,8 +112,8 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
     keys = ["grey: mean"] if len(ranks) > 1 else []
     keys += [f"dashed: {text.label(other)}" for other in chart.names[1:]]
     parts = [
-        f'<text x="{_LEFT}" y="16" font-size="12" font-weight="600">{escape(name)}</text>',
-        f'<text x="{_WIDTH - _RIGHT}" y="16" text-anchor="end">{escape(", ".join(keys))}</text>',
+        f'<text x="{_LEFT}" y="16" font-size="13" font-weight="600">{escape(name)}</text>',
+        f'<text x="{right}" y="16" text-anchor="end">{escape(", ".join(keys))}</text>',
     ]
     for tick in _ticks(bottom, top):
         y = float(up(np.float64(tick)))
@@ -126,7 +129,7 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
     parts.append(f'<path d="M{_LEFT} {floor}H{right}" stroke="{NEUTRAL}" stroke-opacity=".5"/>')
     middle = (_LEFT + right) / 2
     parts.append(
-        f'<text x="{middle:.0f}" y="{floor + 32}" text-anchor="middle">'
+        f'<text x="{middle:.0f}" y="{floor + 34}" text-anchor="middle">'
         f"{escape(chart.x_label)}</text>"
     )
     crowd = len(ranks) > CROWD

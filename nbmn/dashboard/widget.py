@@ -58,6 +58,8 @@ class BoardWidget(anywidget.AnyWidget):
     """From :func:`nbmn.dashboard.encoding.encode_state`."""
     frame = traitlets.Bytes().tag(sync=True)
     """From :func:`nbmn.dashboard.encoding.encode_frame`."""
+    beat = traitlets.Int().tag(sync=True)
+    """Another number at least once a second: from its absence the page tells a dead kernel."""
 
 
 @functools.cache

@@ -62,6 +62,8 @@ class Lab:
 
     url: str
     root: Path
+    log: Path
+    """What the server and its kernels wrote."""
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +106,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     )
     try:
         _wait_for_server(f"http://127.0.0.1:{port}/api", server, home / "server.log")
-        yield Lab(f"http://127.0.0.1:{port}", root)
+        yield Lab(f"http://127.0.0.1:{port}", root, home / "server.log")
     finally:
         _stop(server)
         log.close()
@@ -264,6 +266,10 @@ class Notebook:
         """Reload the page; the kernel lives on."""
         self.page.reload()
         self.wait_until_ready()
+
+    def restart(self) -> None:
+        """Restart the kernel, whatever it does."""
+        self.page.evaluate(f"{_PANEL}.sessionContext.session.kernel.restart()")
 
     def set_theme(self, theme: str) -> None:
         """``JupyterLab Light`` or ``JupyterLab Dark``."""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
 
 import pytest
+
+PlaywrightTimeout = pytest.importorskip("playwright.sync_api").TimeoutError
 
 _FEED = """
 import math, threading, time
 from nbmn.dashboard import LiveBoard
 from nbmn.records import Heartbeat, RunEnded, RunStarted, Step
 
-def feed(board, size, steps, period, run):
+def feed(board, size, steps, period, run, total):
     # From a thread, as the listener does it.
     now = time.time()
-    board.feed([RunStarted(rank, run, now, "made up", steps, 4.0) for rank in range(size)])
+    epochs = total and 4.0
+    board.feed([RunStarted(rank, run, now, "made up", total, epochs) for rank in range(size)])
     for i in range(1, steps + 1):
         time.sleep(period)
         now = time.time()
@@ -29,10 +34,11 @@ def feed(board, size, steps, period, run):
             board.feed([Heartbeat(rank, run, now, "running") for rank in range(size)])
     board.feed([RunEnded(rank, run, time.time(), "done") for rank in range(size)])
 
-def train(size, steps, period, run="run"):
+def train(size, steps, period, run="run", total=...):
     board = LiveBoard(size=size, run=run, title="before")
     board.show()
-    thread = threading.Thread(target=feed, args=(board, size, steps, period, run))
+    thread = threading.Thread(target=feed, args=(board, size, steps, period, run,
+                              steps if total is ... else total))
     thread.start()
     while thread.is_alive():  # blocks the kernel's main thread, as waiting for the ranks does
         thread.join(0.1)
@@ -123,3 +129,55 @@ def test_two_boards_share_one_bokeh(notebook):
     assert book.page.evaluate("globalThis.Bokeh") is None
     assert "bokeh" not in json.dumps(book.save()["metadata"]).lower()
     book.wait(2)
+
+
+def status_is(word):
+    """A condition in the page: what the chip of the board says."""
+    return f'document.querySelector(".nbmn-chip")?.textContent === "{word}"'
+
+
+_ANIMATED = 'document.querySelector(".nbmn-fill").getAnimations().length > 0'
+
+
+def test_board_of_a_restarted_kernel_says_so(lab, notebook, keep_screenshot):
+    book = notebook("board_restart", [_FEED, "train(2, 2000, 0.05, total=None)"])
+    book.run(0)
+    book.start(1)
+    book.wait_for_boards(holds("loss", 2, 20))
+    assert book.page.evaluate(status_is("running"))
+    assert book.page.evaluate(_ANIMATED)
+    # Questions to the busy main thread wait for it when the kernel goes.
+    book.save()
+    book.reload()
+    book.wait_for_boards(holds("loss", 2, 20))
+    book.restart()
+    book.page.wait_for_function(status_is("disconnected"), timeout=20_000)
+    assert not book.page.evaluate(_ANIMATED)
+    assert "No word from the kernel" in book.page.inner_text(".nbmn-message")
+    keep_screenshot(book.page, "board_restarted")
+    log = lab.log.read_text()
+    assert "Event loop is closed" not in log
+    assert "Exception in callback" not in log
+    assert book.page.script_errors == []
+
+
+def test_a_sleeping_page_does_not_take_the_kernel_for_dead(notebook):
+    book = notebook("board_asleep", ["import os; os.getpid()", _FEED, "train(2, 2000, 0.05)"])
+    book.run(0)
+    book.run(1)
+    book.start(2)
+    book.wait_for_boards(holds("loss", 2, 5))
+    (output,) = book.outputs(0)
+    kernel = int("".join(output["data"]["text/plain"]))
+    hide = 'Object.defineProperty(document, "hidden", {configurable: true, get: () => %s})'
+    book.page.evaluate(hide % "true")
+    os.kill(kernel, signal.SIGSTOP)
+    try:
+        with pytest.raises(PlaywrightTimeout):
+            book.page.wait_for_function(status_is("disconnected"), timeout=13_000)
+        book.page.evaluate(hide % "false")
+        book.page.wait_for_function(status_is("disconnected"), timeout=20_000)
+    finally:
+        os.kill(kernel, signal.SIGCONT)
+    book.page.wait_for_function(status_is("running"), timeout=10_000)
+    assert book.is_running(2)

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "extensions": {"communicators"},
     "optimizers": {"communicators"},
     "engine": {"nbmn", "communicators", *SHARED},
-    "dashboard": {"records"},
+    "dashboard": {"compat", "records"},
     # The notebook names functions of the rank's side, to have them called there.
     "cluster": {"nbmn", "engine", *SHARED},
     "magics": {"cluster", "dashboard", *SHARED},

@@ -4,6 +4,11 @@
 // the board as stale, and one animation frame later the newest state is drawn.
 
 const FLOOR_MS = 120; // between two drawings
+const TICK_MS = 1000; // the kernel gives a sign at least as often
+const PATIENCE = 10; // ticks without a sign, until the kernel counts as lost
+const LOST =
+  "No word from the kernel: it has ended or restarted, or this page has lost its connection. " +
+  "This is what it said last.";
 const SHAPES = {
   starting: '<circle cx="8" cy="8" r="5" fill="none" stroke-width="2" stroke-dasharray="2.5 2.7"/>',
   idle: '<circle cx="8" cy="8" r="5" fill="none" stroke-width="2"/>',
@@ -161,6 +166,8 @@ class Board {
     this.drawn = 0;
     this.stale = false;
     this.closed = false;
+    this.missed = 0; // ticks since the kernel's last sign
+    this.lost = false;
 
     const head = make("div", "nbmn-head", this.root);
     this.title = make("span", "nbmn-title", head);
@@ -180,9 +187,20 @@ class Board {
     const stale = () => this.markStale();
     const traits = ["change:state", "change:frame", "change:figures"];
     for (const trait of traits) model.on(trait, stale);
+    const alive = () => this.countMissed(0);
+    model.on("change:beat", alive);
+    // The front end gave the connection up, or has a new one: soon there is a sign, or never.
+    const doubtful = () => this.countMissed(Math.max(this.missed, PATIENCE - 2));
+    const doubts = ["comm_live_update", "destroy"];
+    for (const event of doubts) model.on(event, doubtful);
+    this.ticked = Date.now();
+    const ticking = setInterval(() => this.tick(), TICK_MS);
     const unwatch = watchTheme(() => this.paintTheme());
     this.forget = () => {
       for (const trait of traits) model.off(trait, stale);
+      model.off("change:beat", alive);
+      for (const event of doubts) model.off(event, doubtful);
+      clearInterval(ticking);
       unwatch();
     };
     this.paintTheme();
@@ -190,6 +208,22 @@ class Board {
 
   get state() {
     return JSON.parse(this.model.get("state"));
+  }
+
+  // A page that slept has missed signs too: only ticks that come in time, in a page that is
+  // in front, count against the kernel.
+  tick() {
+    const asleep = document.hidden || Date.now() - this.ticked > 3 * TICK_MS;
+    this.ticked = Date.now();
+    if (!this.lost) this.countMissed(asleep ? 0 : this.missed + 1);
+  }
+
+  countMissed(missed) {
+    this.missed = missed;
+    const lost = missed >= PATIENCE && this.state.status === "running";
+    if (lost === this.lost) return;
+    this.lost = lost;
+    this.markStale();
   }
 
   markStale() {
@@ -211,12 +245,15 @@ class Board {
 
   drawHead(state) {
     setText(this.title, state.title);
-    setText(this.status, state.status);
-    setLamp(this.statusLamp, state.status);
+    const status = this.lost ? "disconnected" : state.status;
+    this.root.dataset.status = status;
+    setText(this.status, status);
+    setLamp(this.statusLamp, this.lost ? "silent" : status);
     setText(this.headline, state.headline.join("  ·  "));
-    setText(this.message, state.message);
+    setText(this.message, [this.lost ? LOST : "", state.message].filter(Boolean).join("\n"));
     this.bar.dataset.known = state.fraction !== null;
-    this.bar.dataset.status = state.status;
+    this.bar.dataset.status = status;
+    this.root.dataset.few = state.rows.length <= 3;
     this.fill.style.width = state.fraction === null ? "" : `${100 * state.fraction}%`;
     if (state.fraction !== null) {
       this.bar.setAttribute("aria-valuenow", String(Math.round(100 * state.fraction)));

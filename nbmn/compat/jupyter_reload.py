@@ -4,19 +4,28 @@ A reloaded JupyterLab asks what the kernel can do and which widgets there are. B
 questions go to the main thread, which is busy with the cell: to a subshell only
 once the first has been answered, and that is too late for the second. So these
 messages, and no others, are answered from the kernel's shell channel thread while
-the main thread does not get to them.
+the main thread does not get to them. To see them, ipykernel's receiver of the shell
+stream is replaced, in the versions this was tried with.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.metadata
+import threading
 from typing import Any
 
 __all__ = ["answer_while_busy"]
 
 _PATIENCE = 0.25
 """Seconds the main thread has to show that it is not blocked."""
+
+_LOOK = 0.01
+"""Seconds between looks whether it has."""
+
+_TRIED = "7."
+"""Versions of ipykernel whose inner workings are as expected."""
 
 _CONTROL = "jupyter.widget.control"
 _NEEDED = (
@@ -43,9 +52,11 @@ def answer_while_busy(kernel: Any) -> bool:
     Returns
     -------
     bool
-        False for a kernel without a shell channel thread (ipykernel before 7): there
-        the board comes back when the cell ends.
+        False for a kernel of another kind or version: there the board comes back when
+        the cell ends.
     """
+    if not importlib.metadata.version("ipykernel").startswith(_TRIED):
+        return False
     if any(getattr(kernel, name, None) is None for name in _NEEDED):
         return False
     in_order = asyncio.Lock()
@@ -86,14 +97,14 @@ def _is_question(kernel: Any, message: list[Any]) -> bool:
 
 async def _responds(main_loop: Any) -> bool:
     """Whether the main thread gets to its event loop within a moment."""
-    here = asyncio.get_running_loop()
-    reached = asyncio.Event()
-    main_loop.add_callback(lambda: here.call_soon_threadsafe(reached.set))
-    try:
-        await asyncio.wait_for(reached.wait(), _PATIENCE)
-    except TimeoutError:
-        return False
-    return True
+    # An event that needs no loop: the main thread may get to it when this one's is closed.
+    reached = threading.Event()
+    main_loop.add_callback(reached.set)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE
+    while not reached.is_set() and loop.time() < deadline:
+        await asyncio.sleep(_LOOK)
+    return reached.is_set()
 
 
 def _answer(kernel: Any, message: list[Any]) -> None:

@@ -82,17 +82,21 @@ class Notebook:
             while not done.is_set():
                 if interrupt_when():
                     for _ in range(presses):
-                        self.manager.interrupt_kernel()
+                        if not done.is_set():  # else it would stop the next cell
+                            self.manager.interrupt_kernel()
                         done.wait(0.3)
                     return
                 time.sleep(0.01)
 
+        button = threading.Thread(target=stop_button, daemon=True)
         if interrupt_when is not None:
-            threading.Thread(target=stop_button, daemon=True).start()
+            button.start()
         try:
             reply = self.client.execute_interactive(code, output_hook=hook, timeout=seconds)
         finally:
             done.set()
+            if interrupt_when is not None:
+                button.join()
         ran.ok = reply["content"]["status"] == "ok"
         ran.request = reply["parent_header"]["msg_id"]
         return ran

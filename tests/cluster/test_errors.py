@@ -151,7 +151,7 @@ def test_a_failing_rank_is_told_at_once_when_others_go_on(two: Notebook) -> None
         on_message=note,
         seconds=20,
     )
-    assert ran.error_name == "KeyboardInterrupt"
+    assert ran.error_name == "RanksInterrupted"
     assert "ValueError at" in ran.text
     _works(two)
 

@@ -39,7 +39,7 @@ def test_stop_button(two: Notebook, tmp_path: Path, body: str, presses: int) -> 
         presses=presses,
     )
     assert not ran.ok
-    assert ran.error_name == "KeyboardInterrupt"
+    assert ran.error_name == "RanksInterrupted"
     _works(two)
 
 
@@ -68,7 +68,7 @@ def test_stop_button_in_the_first_moment(two: Notebook) -> None:
             ),
             seconds=20,
         )
-        assert ran.error_name == "KeyboardInterrupt"
+        assert ran.error_name == "RanksInterrupted"
         _works(two)
 
 
@@ -129,7 +129,7 @@ def test_a_queued_cell_that_is_stopped_never_runs(two: Notebook, tmp_path: Path)
         on_message=lambda ran: told.append(True) if "comes after it" in ran.text else None,
         seconds=20,
     )
-    assert ran.error_name == "KeyboardInterrupt"
+    assert ran.error_name == "RanksInterrupted"
     go.touch()
     two.check("first.wait()")
     two.check("%mn assert ran == []")

@@ -121,7 +121,7 @@ def test_stop_while_training_then_a_new_trainer(ready: Notebook) -> None:
     ran = ready.run(
         "%mn_train", interrupt_when=lambda: bool(shown), on_message=board_is_there, seconds=30
     )
-    assert ran.error_name == "KeyboardInterrupt"
+    assert ran.error_name == "RanksInterrupted"
     assert ready.value("[of(RunEnded, r)[0].status for r in (0, 1)]") == ["interrupted"] * 2
     assert ready.value("of(Step, 0)[-1].iteration") > 1
     ready.check("heard.clear()\n%mn trainer = make_trainer(2)\n%mn_train")

@@ -77,7 +77,8 @@ class CellRun:
         self._ended = threading.Event()
 
     def __repr__(self) -> str:
-        now = "running" if self._calls else "waiting for its turn"
+        queued = not self._calls and any(not run.done() for run in self._before)
+        now = "waiting for its turn" if queued else "running"
         state = self.status if self.done() else now
         return f"<cell {self.request.label} on {name_ranks(self.ranks)}: {state}>"
 
@@ -129,15 +130,23 @@ class CellRun:
             self._ended.wait()
         except KeyboardInterrupt:
             self.interrupt()
-            if not self._ended.wait(INTERRUPT_PATIENCE):
-                raise ClusterError(
-                    f"{name_ranks(self.running())} did not answer the interrupt within "
-                    f"{INTERRUPT_PATIENCE:g} s. Native code holds the interpreter, or the cell "
-                    "caught KeyboardInterrupt. The next cell comes after this one; %mn_restart "
-                    "starts afresh (variables on the ranks are lost)"
-                ) from None
-            raise RanksInterrupted(self.ranks) from None
+            self._await_stop()
+            raise RanksInterrupted(self.ranks, self.running()) from None
         self.raise_failure()
+
+    def _await_stop(self) -> None:
+        """Give the ranks time to answer an interrupt; a second Ctrl-C cuts it short."""
+        try:
+            stopped = self._ended.wait(INTERRUPT_PATIENCE)
+        except KeyboardInterrupt:
+            return
+        if not stopped:
+            raise ClusterError(
+                f"{name_ranks(self.running())} did not answer the interrupt within "
+                f"{INTERRUPT_PATIENCE:g} s. Native code holds the interpreter, or the cell "
+                "caught KeyboardInterrupt. The next cell comes after this one; %mn_restart "
+                "starts afresh (variables on the ranks are lost)"
+            ) from None
 
     def results(self) -> dict[int, Any]:
         """Values of the cell's last expression, by rank; waits for them.

@@ -31,14 +31,16 @@ class NoRanksError(ClusterError):
 
 
 class RanksInterrupted(KeyboardInterrupt):
-    """The person stopped a cell, and the ranks have stopped.
+    """The person stopped a cell on ``ranks``; ``running`` have not answered yet.
 
     A KeyboardInterrupt, so that Run All ends; shown as one line.
     """
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], running: Sequence[int] = ()) -> None:
         self.ranks = tuple(ranks)
-        super().__init__(f"stopped on {name_ranks(self.ranks)}")
+        self.running = tuple(running)
+        late = f"; {name_ranks(running)} not yet" if self.running else ""
+        super().__init__(f"stopped on {name_ranks(self.ranks)}{late}")
 
     def _render_traceback_(self) -> list[str]:
         return [f"\033[31mKeyboardInterrupt\033[0m: {self}"]

@@ -168,21 +168,19 @@ def _add_others(plot: Any, source: ColumnDataSource, chart: Chart) -> None:
 
 
 def _hover(chart: Chart, ranks: tuple[int, ...], pointed_at: Any) -> HoverTool:
+    # The page puts the numbers into words: Bokeh writes NaN where there is no value.
     throughput = chart.key == THROUGHPUT
-    number = "{0.[0]a}" if throughput else "{0.[0000]}"
     unit = chart.x_label.partition("(")[2].rstrip(")")
     head = f"@x{{0.[0]}} {unit}" if throughput else "iteration @x{0,0}"
-    lines = [("--nbmn-text", "mean", f"@mean{number}")] if len(ranks) > 1 else []
+    lines = [("--nbmn-text", "mean", "@mean_text")] if len(ranks) > 1 else []
     if len(ranks) > CROWD:
-        lines.append(("--nbmn-rank-0", "range", f"@low{number} – @high{number}"))
+        lines.append(("--nbmn-rank-0", "range", "@low_text – @high_text"))
     else:
-        lines += [
-            (f"--nbmn-rank-{rank % 8}", f"rank {rank}", f"@r{rank}{number}") for rank in ranks
-        ]
+        lines += [(f"--nbmn-rank-{rank % 8}", f"rank {rank}", f"@r{rank}_text") for rank in ranks]
     if chart.total is not None and len(ranks) > 1:
-        lines.append(("--nbmn-paper", "all ranks", f"@total{number}"))
+        lines.append(("--nbmn-paper", "all ranks", "@total_text"))
     for index, name in enumerate(chart.names[1:]):
-        lines.append(("--nbmn-text", text.label(name), f"@other{index}{number}"))
+        lines.append(("--nbmn-text", text.label(name), f"@other{index}_text"))
     return HoverTool(
         renderers=[pointed_at],
         tooltips=_TOOLTIP.format(head=head, rows="".join(map(_tooltip_row, lines))),

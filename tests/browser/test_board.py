@@ -181,3 +181,32 @@ def test_a_sleeping_page_does_not_take_the_kernel_for_dead(notebook):
         os.kill(kernel, signal.SIGCONT)
     book.page.wait_for_function(status_is("running"), timeout=10_000)
     assert book.is_running(2)
+
+
+_AHEAD = """
+board = LiveBoard(size=2, run="run")
+board.show()
+now = time.time()
+board.feed(
+    Step(rank, "run", now, i, {"loss": 2.0 + rank})
+    for rank in (0, 1) for i in range(1, 41) if rank == 0 or i <= 10
+)
+"""
+
+
+def test_tooltip_of_a_rank_that_is_ahead(notebook):
+    book = notebook("board_ahead", [_FEED, _AHEAD, "board.finish('done')"])
+    book.run(0)
+    book.run(1)
+    loss = chart(book.wait_for_boards(holds("loss", 1, 40)), "loss")
+    assert [y is not None for y in loss["mean"]] == [True] * 10 + [False] * 30
+    plot = book.page.locator(".nbmn-plot").first
+    plot.hover(position={"x": plot.bounding_box()["width"] * 0.75, "y": 60})
+    tooltip = plot.page.locator(".bk-tooltip, [class*=tooltip]").filter(has_text="rank 1").first
+    tooltip.wait_for()
+    words = tooltip.inner_text().split()
+    assert words[words.index("mean") + 1] == "–"
+    assert words[words.index("0") + 1] == "2.000"
+    assert "NaN" not in words
+    book.run(2)
+    assert book.page.script_errors == []

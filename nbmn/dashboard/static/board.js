@@ -136,6 +136,24 @@ function newest(data, names) {
   return { x, y, kept };
 }
 
+const LARGE = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+
+function shortNumber(value) {
+  if (!Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size && (size < 1e-4 || size >= 1e12)) return value.toExponential(2);
+  if (size >= 1e5) return LARGE.format(value);
+  return value.toFixed(size < 1 ? 4 : Math.max(0, 3 - Math.floor(Math.log10(size))));
+}
+
+// Columns for the tooltip, which tells of a crowd's ranks together only.
+function inWords(data, columns, crowd) {
+  const told = columns.filter((name) => !crowd || !/^r\d+$/.test(name));
+  return Object.fromEntries(
+    told.map((name) => [`${name}_text`, Array.from(data[name], shortNumber)]),
+  );
+}
+
 // ---- HTML
 
 function make(tag, className, parent, text) {
@@ -476,7 +494,7 @@ class Board {
     const { doc, data, layout } = chart;
     const points = doc?.get_model_by_name("points");
     if (!points || !data || !layout.columns.every((name) => name in points.data)) return;
-    points.data = data;
+    points.data = { ...data, ...inWords(data, layout.columns, this.state.crowd) };
     const ends = doc.get_model_by_name("ends");
     if (ends) {
       const ranks = layout.columns.filter((name) => /^r\d+$/.test(name));

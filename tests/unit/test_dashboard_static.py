@@ -55,6 +55,16 @@ def test_static_curve_goes_where_the_values_go():
     assert rise > 0.8 * int(start[1])
 
 
+def test_labels_of_the_picture_are_readable_in_a_usual_window():
+    """Three charts, in the 840 pixels that a notebook's output has in a window of 1280."""
+    root = picture(html(board(2).snapshot()))
+    shown_at = min(1, 840 / float(root.get("width")))
+    sizes = [root.get("font-size"), *(t.get("font-size") for t in root.iter(f"{_SVG}text"))]
+    assert min(float(size) for size in sizes if size) * shown_at >= 11
+    # Two rows, each as high as one of the live board: the page does not jump.
+    assert 480 <= float(root.get("height")) * shown_at <= 560
+
+
 def test_title_and_messages_are_escaped():
     made = board(2)
     made.feed([RunEnded(1, "run", time.time(), "failed", "<script>alert(1)</script>")])

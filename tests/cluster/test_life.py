@@ -141,25 +141,28 @@ def test_loading_the_extension_again_keeps_the_ranks(fresh: Notebook) -> None:
     assert _pids(fresh) == before
     fresh.check("%unload_ext nbmn\n%load_ext nbmn")
     assert _pids(fresh) == before
+    processes = fresh.descendants()
+    fresh.check("%%mn --bg -o run\nwhile True: pass")
+    fresh.check("%mn_stop")
+    assert "the ranks were stopped" in fresh.run("run.wait()").error
+    assert all_gone(processes)
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("os._exit(0)", "exited with code 0"),
-        ("os._exit(3)", "exited with code 3"),
-        ("os.kill(os.getpid(), 11)", "was killed by SIGSEGV"),
-    ],
-)
-def test_a_rank_that_leaves_is_named(fresh: Notebook, code: str, words: str) -> None:
+def test_a_rank_that_leaves_is_named(fresh: Notebook) -> None:
     fresh.check("%mn_start 2")
-    ran = fresh.run(f"%%mn\nimport os\nif comm.rank == 1: {code}\ncomm.barrier()", seconds=20)
-    assert not ran.ok
-    assert words in ran.error
-    assert "rank 1" in ran.error
-    assert "%mn_restart" in ran.error
-    fresh.check("%mn_restart")
-    fresh.check("%mn comm.barrier()")
+    ways = {
+        "os._exit(0)": "exited with code 0",
+        "os._exit(3)": "exited with code 3",
+        "os.kill(os.getpid(), 11)": "was killed by SIGSEGV",
+    }
+    for code, words in ways.items():
+        ran = fresh.run(f"%%mn\nimport os\nif comm.rank == 1: {code}\ncomm.barrier()", seconds=30)
+        assert not ran.ok
+        assert words in ran.error
+        assert "rank 1" in ran.error
+        assert "%mn_restart" in ran.error
+        fresh.check("%mn_restart")
+        fresh.check("%mn comm.barrier()")
 
 
 def test_restart_of_the_kernel_reaps_the_ranks_of_the_old_one(fresh: Notebook) -> None:

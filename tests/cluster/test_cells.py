@@ -167,9 +167,10 @@ def test_top_level_await(two: Notebook) -> None:
 
 
 def test_names_the_user_takes_do_not_matter(two: Notebook) -> None:
-    two.check("%%mn\nkeep = comm, nbmn, chainer, np")
+    two.check("%%mn\nkeep = comm, nbmn, chainer, np, get_ipython")
     two.check("%%mn\ncomm = nbmn = chainer = np = None\nprint = list = dict = get_ipython = _ = 3")
-    two.check("%%mn -o got\ndel print, list, dict, _\ncomm, nbmn, chainer, np = keep\ncomm.size")
+    two.check("%%mn\ndel print, list, dict, _\ncomm, nbmn, chainer, np, get_ipython = keep")
+    two.check("%%mn -o got\ncomm.size")
     assert two.value("got") == {0: 2, 1: 2}
     two.check("model = 7\n%mn_push model\n%mn_pull model 1")
 

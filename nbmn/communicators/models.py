@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from nbmn.communicators import objects
-from nbmn.communicators.agreement import Vote, raise_together
+from nbmn.communicators.agreement import Vote, exchange, raise_together
 from nbmn.communicators.backend import Backend
 from nbmn.communicators.errors import MismatchError
 from nbmn.communicators.link import Link
@@ -69,7 +69,7 @@ def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool
         table = data_table(params)
     except (AttributeError, TypeError) as caught:
         error = caught
-    vote = Vote(link, ("bcast_data", table), failed=error is not None)
+    vote = Vote(link, ("bcast_data", None, table), failed=error is not None)
     outcome = vote.outcome()
     if outcome.failed:
         raise_together(link, "bcast_data", error)
@@ -77,7 +77,7 @@ def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool
         packings = plan_packing(params, table, summed=False)
         return bool(_broadcast_from(link, backend, root, packings))
 
-    tables: list[Table] = objects.allgather(link, table)
+    tables: list[Table] = exchange(link, "bcast_data", None, table)
     check_together(tables)
     known = known_somewhere(tables)
     for (_, param), entry in zip(params, known, strict=True):
@@ -130,7 +130,8 @@ def average(
         packings = plan_packing(params, table, summed=True)
     except (AttributeError, TypeError) as caught:
         error = caught
-    statement = ("multi_node_mean_grad", zero_fill, table)
+    options = f"zero_fill={zero_fill}"
+    statement = ("multi_node_mean_grad", options, table)
     vote = Vote(link, statement, failed=error is not None, flag=stale)
     # The first buffer is packed while the votes travel.
     first = pack_grads(backend, packings[0]) if packings and share.counts else None
@@ -139,11 +140,8 @@ def average(
         raise_together(link, "multi_node_mean_grad", error)
     if not outcome.unanimous:
         first = None
-        said = objects.allgather(link, (zero_fill, table))
-        tables = [theirs for _, theirs in said]
+        tables: list[Table] = exchange(link, "multi_node_mean_grad", options, table)
         check_together(tables)
-        if len({fill for fill, _ in said}) > 1:
-            raise MismatchError("multi_node_mean_grad: zero_fill differs between ranks")
         odd = uninitialized_somewhere(tables)
         if odd and lenient:
             return Averaged.STALE

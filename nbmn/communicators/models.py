@@ -139,18 +139,15 @@ def average(
         prepared = prepare(table)
     except (AttributeError, TypeError) as caught:
         error = caught
-    statement = ("multi_node_mean_grad", zero_fill, wire, share.total, table)
+    # What must be alike; the rest may differ, as long as the tables fit together.
+    options = f"zero_fill={zero_fill}, allreduce_grad_dtype={wire}, of {share.total}"
+    statement = ("multi_node_mean_grad", options, table)
     outcome = Vote(link, statement, failed=error is not None, flag=stale).outcome()
     if outcome.failed:
         raise_together(link, "multi_node_mean_grad", error)
     if not outcome.unanimous:
-        said = objects.allgather(link, (zero_fill, wire, table))
-        tables = [theirs for _, _, theirs in said]
+        tables: list[Table] = exchange(link, "multi_node_mean_grad", options, table)
         check_together(tables)
-        if len({fill for fill, _, _ in said}) > 1:
-            raise MismatchError("multi_node_mean_grad: zero_fill differs between ranks")
-        if len({theirs for _, theirs, _ in said}) > 1:
-            raise MismatchError("multi_node_mean_grad: allreduce_grad_dtype differs between ranks")
         odd = uninitialized_somewhere(tables)
         if odd and lenient:
             return Averaged.STALE

@@ -123,6 +123,11 @@ class Link:
         self.messages.clear()
         self.generation += 1
 
+    def fail(self, error: BaseException) -> None:
+        """Break because of an error elsewhere, in what belongs together with this link."""
+        if self.broken is None:
+            self._break(_cause(error))
+
     def lose(self, why: str) -> None:
         """Break for good: some of its ranks no longer hold it."""
         self.broken = why

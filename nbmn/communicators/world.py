@@ -116,6 +116,11 @@ class World:
         group.Free()
         return made
 
+    def release(self, link: Link) -> None:
+        """Give a link up on this rank, as if nobody held it any more; local."""
+        if self._links.pop(link.uid, None) is not None:
+            link.lose("was finalized")
+
     def renew(self, ticket: int | None = None) -> bool:
         """Make every live communicator usable again; collective over all ranks.
 

@@ -20,8 +20,8 @@ def wait(
 ) -> None:
     """Call ``test`` until it returns true; local.
 
-    Spins for a moment, then yields the core, then sleeps, for an eighth of the time
-    already waited, 5 ms at most: short waits end at once, long ones leave the core
+    Spins for a moment, then yields the core, then sleeps, for a sixteenth of the
+    time already waited, 5 ms at most: short waits end at once, long ones leave the core
     to the rank that everyone waits for.
 
     Parameters
@@ -54,7 +54,7 @@ def wait(
             raise CollectiveTimeoutError(f"waited {timeout:g} s for {what}")
         idle = now - idle_since
         if idle > YIELD:
-            time.sleep(min(max(idle / 8, SHORTEST_PAUSE), LONGEST_PAUSE))
+            time.sleep(min(max(idle / 16, SHORTEST_PAUSE), LONGEST_PAUSE))
         elif idle > SPIN:
             os.sched_yield()
         before = clock()

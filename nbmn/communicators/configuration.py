@@ -32,9 +32,19 @@ def _switch(value: Any) -> bool:
     return bool(operator.truth(value))
 
 
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    seconds = float(value)
+    if not seconds > 0:
+        raise ValueError(f"timeout must be a positive number of seconds or None, not {value}")
+    return seconds
+
+
 _KNOWN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "allreduce_grad_dtype": (None, _grad_dtype),
     "batched_copy": (True, _switch),
+    "timeout": (None, _seconds),
     "verify": (False, _switch),
 }
 
@@ -46,6 +56,8 @@ class Configuration:
         dtype to which gradients are rounded before they are averaged; None for their own.
     ``batched_copy``
         Without effect: gradients are always packed together.
+    ``timeout``
+        Seconds to wait for the other ranks in one collective; None for ever.
     ``verify``
         Compare every call across ranks before data moves.
 

@@ -38,6 +38,7 @@ class Group:
         self._in_config_scope = False
         self.name = name
         self.track = world.track
+        self._apply()
         for own, value in config.own().items():
             object.__setattr__(self, own, value)
 
@@ -96,7 +97,12 @@ class Group:
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
-        self._link.timeout = seconds
+        self._config.set("timeout", seconds)
+        self._apply()
+
+    def _apply(self) -> None:
+        self._link.timeout = self._config.get("timeout")
+        self._link.verify = self._config.get("verify")
 
     def set_config(self, name: str, value: Any = True, **kwargs: Any) -> None:
         """Set a value of this communicator; what is split off it later gets the same.
@@ -107,7 +113,8 @@ class Group:
             ``allreduce_grad_dtype``: dtype to which gradients are rounded before they are
             averaged (float16, float32, float64), None for their own; the same on all ranks.
             ``batched_copy``: accepted and without effect, gradients are always packed together.
-            ``verify``: compare every call across ranks before data moves.
+            ``timeout``: see :attr:`timeout`. ``verify``: compare every call across ranks before
+            data moves; to be set on all ranks.
 
         Raises
         ------
@@ -119,6 +126,7 @@ class Group:
         if kwargs:
             raise TypeError(f"set_config got unknown options: {', '.join(sorted(kwargs))}")
         self._config.set(name, value)
+        self._apply()
 
     def get_config(self, name: str | None = None) -> Any:
         """Return a value of this communicator, or without a name all in a dict.

@@ -32,16 +32,12 @@ def join(theirs: Mapping[int, Signature], rank: int, size: int) -> Signature | N
         counts = _filled({r: s.outgoing[0] for r, s in theirs.items() if s.outgoing}, size)
         if root in theirs:
             counts = theirs[root].incoming or counts
-        return head._replace(
-            outgoing=(counts[rank],), incoming=counts if rank == root else None
-        )
+        return head._replace(outgoing=(counts[rank],), incoming=counts if rank == root else None)
     if kind == Kind.SCATTERV:
         counts = _filled({r: s.incoming[0] for r, s in theirs.items() if s.incoming}, size)
         if root in theirs:
             counts = theirs[root].outgoing or counts
-        return head._replace(
-            outgoing=counts if rank == root else None, incoming=(counts[rank],)
-        )
+        return head._replace(outgoing=counts if rank == root else None, incoming=(counts[rank],))
     if kind == Kind.ALLTOALLV:
         outgoing = _filled({r: s.incoming[rank] for r, s in theirs.items() if s.incoming}, size)
         incoming = _filled({r: s.outgoing[rank] for r, s in theirs.items() if s.outgoing}, size)
@@ -78,5 +74,3 @@ def fit(theirs: Mapping[int, Signature]) -> bool:
 
 def _filled(known: Mapping[int, int], size: int) -> tuple[int, ...]:
     return tuple(max(known.get(rank, 0), 0) for rank in range(size))
-
-

@@ -38,6 +38,21 @@ _LIBRARIES = frozenset({"nbmn", "chainer", "chainermn"})
 
 _MOST_CODES = 4096
 
+_now = time.monotonic
+
+
+class _Code:
+    """A function that called."""
+
+    __slots__ = ("code", "file", "lines")
+
+    def __init__(self, file: int, code: CodeType) -> None:
+        self.file = file
+        """Number of its file's name; 0 for one of a library."""
+        # Kept, so that its id stays its own. Equal code objects may be of different files.
+        self.code = code
+        self.lines: dict[int, int] = {}
+
 
 class Recorder:
     """Writes the ring of this process.
@@ -68,13 +83,11 @@ class Recorder:
         self._base = 0
         self._traffic = 0
         self._link: Link | None = None
-        self._codes: dict[CodeType, int] = {}
+        self._codes: dict[int, _Code] = {}
         self._strings: dict[str, int] = {}
         self._used = 0
         offset = time.time() - time.monotonic()
-        HEADER.pack_into(
-            self._memory, 0, recordings.MAGIC, self._pid, rank, CAPACITY, 0, offset
-        )
+        HEADER.pack_into(self._memory, 0, recordings.MAGIC, self._pid, rank, CAPACITY, 0, offset)
         self._string("")
         atexit.register(self.close)
 
@@ -105,11 +118,13 @@ class Recorder:
             self._traffic = link.ledger.traffic
         codes = self._codes
         caller: FrameType | None = frame
-        file = 0
+        file = line = 0
         while caller is not None:
-            known = codes.get(caller.f_code)
-            file = self._classify(caller) if known is None else known
-            if file:
+            known = codes.get(id(caller.f_code)) or self._classify(caller)
+            if known.file:
+                file, at = known.file, caller.f_lasti
+                # Python finds a line by reading a table from its beginning.
+                line = known.lines.get(at) or known.lines.setdefault(at, caller.f_lineno or 0)
                 break
             caller = caller.f_back
         name = self._strings.get(operation)
@@ -125,8 +140,8 @@ class Recorder:
             number,
             nbytes,
             file,
-            (caller or frame).f_lineno,
-            time.monotonic(),
+            line,
+            _now(),
             0.0,
             name,
             dtype,
@@ -183,14 +198,14 @@ class Recorder:
         if os.getpid() == self._pid:
             recordings.remove(self.path)
 
-    def _classify(self, frame: FrameType) -> int:
+    def _classify(self, frame: FrameType) -> _Code:
         name = frame.f_globals.get("__name__") or ""
         if len(self._codes) >= _MOST_CODES:
             self._codes.clear()
         library = name.partition(".")[0] in _LIBRARIES
         file = 0 if library else self._string(frame.f_code.co_filename)
-        self._codes[frame.f_code] = file
-        return file
+        known = self._codes[id(frame.f_code)] = _Code(file, frame.f_code)
+        return known
 
     def _string(self, text: str) -> int:
         known = self._strings.get(text)
@@ -212,4 +227,3 @@ class Recorder:
         recordings.USED.pack_into(self._memory, recordings.USED_AT, self._used)
         self._strings[text] = number
         return number
-

@@ -231,14 +231,10 @@ def _replacement(control: MPI.Comm, uid: Uid) -> Generator[Callable[[], bool], N
     yield control.Ibarrier().Test
     here = control.Get_rank()
     inside = here in uid.members
-    return control.Split(
-        0 if inside else MPI.UNDEFINED, uid.members.index(here) if inside else 0
-    )
+    return control.Split(0 if inside else MPI.UNDEFINED, uid.members.index(here) if inside else 0)
 
 
-def _carry_out(
-    state: State, plan: Plan, fresh: dict[Uid, MPI.Comm], abandoned: set[Uid]
-) -> None:
+def _carry_out(state: State, plan: Plan, fresh: dict[Uid, MPI.Comm], abandoned: set[Uid]) -> None:
     for uid, why in plan.lose.items():
         link = state.links.pop(uid, None)
         if link is not None:

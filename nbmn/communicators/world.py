@@ -81,9 +81,7 @@ class World:
         wishes = objects.allgather(link, (color, key))
         if color is None:
             return None
-        chosen = sorted(
-            (key, rank) for rank, (theirs, key) in enumerate(wishes) if theirs == color
-        )
+        chosen = sorted((key, rank) for rank, (theirs, key) in enumerate(wishes) if theirs == color)
         made, _ = self._open(tuple(link.members[rank] for _, rank in chosen), None)
         return made
 

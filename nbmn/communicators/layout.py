@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -15,6 +16,9 @@ LINE = 64
 
 SMALL = 32 * 1024
 """Gradients below this many bytes are averaged in runs: one NumPy call each costs more."""
+
+UNEVEN = 0.05
+"""By how much of itself a shard may be larger, if then no gradient is cut."""
 
 PIECE = 1024 * 1024
 """Bytes averaged at a time: what was read is still in the cache when it is written."""
@@ -31,6 +35,8 @@ class Place:
     begin: int
     end: int
     """In bytes."""
+    shard: int | None = None
+    """The one that contains all of it, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +84,32 @@ def plan_layout(table: Table, shards: int) -> Layout | None:
         (large if is_large else small).append(Place(index, shape, dtype, begin, end))
     regions = _runs(small) + [(p.dtype, p.begin, p.end, n) for n, p in enumerate(large)]
     whole = max(_aligned(end), LINE)
-    cuts = [_aligned(whole * i // shards) for i in range(shards + 1)]
+    cuts = _cuts(whole, shards, [place.begin for place in large])
+    large = [replace(place, shard=_shard_of(place, cuts)) for place in large]
     return Layout(
         whole,
         tuple(small),
         tuple(large),
-        tuple(tuple(_pieces(regions, cuts[i], cuts[i + 1])) for i in range(shards)),
+        tuple(tuple(_pieces(regions, begin, end)) for begin, end in pairwise(cuts)),
     )
+
+
+def _cuts(whole: int, shards: int, borders: list[int]) -> list[int]:
+    """Divide evenly, but between two gradients where that makes little difference."""
+    cuts = []
+    for i in range(shards + 1):
+        even = _aligned(whole * i // shards)
+        nearest = min(borders, key=lambda border: abs(border - even), default=even)
+        near = 0 < i < shards and abs(nearest - even) < whole / shards * UNEVEN
+        cuts.append(nearest if near else even)
+    return cuts
+
+
+def _shard_of(place: Place, cuts: list[int]) -> int | None:
+    for shard, (begin, end) in enumerate(pairwise(cuts)):
+        if begin <= place.begin and place.end <= end:
+            return shard
+    return None
 
 
 def _aligned(offset: int) -> int:

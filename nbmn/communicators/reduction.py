@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from nbmn.communicators.arrays import summing_dtype
 
 
-class Accumulator:
-    """Sums contributions in a buffer of its own, and writes the mean to several places."""
-
-    def __init__(self, nbytes: int) -> None:
-        # float16 is summed in float32, hence the factor.
-        self._buffer = np.empty(2 * nbytes, np.uint8)
-
-    def sum(self, parts: Iterable[np.ndarray], dtype: np.dtype, size: int) -> np.ndarray:
-        """Return the sum of parts of ``dtype``, in the dtype for sums; valid until the next.
-
-        A part may be overwritten as soon as the next one is asked for.
-        """
-        wide = summing_dtype(dtype)
-        total = self._buffer[: wide.itemsize * size].view(wide)
-        parts = iter(parts)
-        first = next(parts, None)
-        if first is None:
-            total.fill(0)
-            return total
-        second = next(parts, None)
-        if second is None:
-            np.copyto(total, first)
-            return total
-        np.add(first, second, out=total, dtype=wide)
-        for part in parts:
-            np.add(total, part, out=total, dtype=wide)
-        return total
+def add(target: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the sum of all in the dtype for sums: ``target`` itself, or a new array."""
+    wide = summing_dtype(target.dtype)
+    total = target if wide == target.dtype else target.astype(wide)
+    for other in others:
+        np.add(total, other, out=total)
+    return total
 
 
-def write_mean(total: np.ndarray, count: int, outs: Sequence[np.ndarray]) -> None:
-    """Divide ``total`` by ``count`` and round it once into each of ``outs``; may overwrite it."""
-    factor = np.ones((), total.dtype)
+def divide(total: np.ndarray, count: int) -> None:
+    """Divide in place."""
     if count & (count - 1) == 0:
-        factor /= count  # exact, and cheaper than a division
+        # Exact, and cheaper than a division.
+        np.multiply(total, total.dtype.type(1 / count), out=total)
     else:
         np.divide(total, total.dtype.type(count), out=total)
-    for out in outs:
-        # Also where the factor is 1: for blocks of this size, NumPy's vector stores are
-        # faster than the copy instruction behind copyto.
-        np.multiply(total, factor, out=out, dtype=total.dtype, casting="same_kind")
+
+
+def spread(total: np.ndarray, targets: Sequence[np.ndarray]) -> None:
+    """Round ``total`` into each of ``targets``; they get the same bits."""
+    for target in targets:
+        if target is not total:
+            np.copyto(target, total, casting="same_kind")

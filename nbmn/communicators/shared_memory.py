@@ -19,6 +19,10 @@ MOST_LENT = 4
 """Segments lent at a time; whoever keeps more old gradients gets copies."""
 
 
+MOST_SEGMENTS = MOST_LENT + 1
+"""Segments that a rank can have at a time."""
+
+
 class SharedMemoryError(RuntimeError):
     """There is no memory to share, or not enough."""
 
@@ -38,6 +42,8 @@ class Segment:
         os.posix_fallocate(self.fd, 0, nbytes)
         self._map = mmap.mmap(self.fd, nbytes)
         self.bytes = np.frombuffer(self._map, np.uint8)
+        self.used = False
+        """All neighbours have opened it."""
         self._lent: weakref.ref[np.ndarray] | None = None
 
     @property

@@ -1,34 +1,42 @@
 """Ranks of one host average gradients in memory that they share.
 
-Each rank has a window, of which all ranks of the host map each other's. It copies its gradients
-there, except the large ones of its own shard, which only it needs. When all have, each rank
-averages its shard, piece by piece, over all windows, and writes the mean into every window.
-What is then in a rank's own window are its gradients: they are not copied out, and
-nobody else writes to them before this rank takes part in another averaging. Where the
-kernel lets ranks read each other's memory, not even the large ones are copied in.
+Each rank has a window, of which all ranks of the host map each other's, and a shard of the
+gradients that it averages. It copies its gradients into its window, except the large ones of
+its shard, which only it needs. When all have, each rank averages its shard piece by piece:
+adds what is in the others' windows to what it has, divides, and puts the mean into
+all windows. Then a rank's gradients are where they were, or in its own window: nothing is
+copied out, and nobody else writes there before this rank takes part in another averaging.
 
-Nothing the ranks had before is overwritten until all are done: a rank that is interrupted
-keeps its own gradients.
+The time goes into memory traffic. Adding in place reads and writes each line of memory
+once; a third array would cost as much as the other two together.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from nbmn.communicators import transport
-from nbmn.communicators.arrays import summing_dtype, to_host
+from nbmn.communicators.arrays import to_host
 from nbmn.communicators.backend import HostBackend, MeanRequest
-from nbmn.communicators.layout import Layout, Piece, plan_layout
+from nbmn.communicators.calibration import Calibration
+from nbmn.communicators.layout import Layout, Piece, Place, plan_layout
 from nbmn.communicators.link import Link
-from nbmn.communicators.neighbours import MOST_LARGE, Neighbours, meet
+from nbmn.communicators.neighbours import Neighbours, meet
 from nbmn.communicators.parameters import rounded
-from nbmn.communicators.reduction import write_mean
+from nbmn.communicators.reduction import add, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
+
+
+class _Way(IntEnum):
+    WINDOWS = 0
+    MESSAGES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +48,10 @@ class _Prepared:
     neighbours: Neighbours
     segment: Segment | None
     """None if there is no memory for it."""
-    large: list[np.ndarray | None]
-    """The large gradients, flat; alive until the others have read them."""
+    large: Sequence[np.ndarray]
+    """The large gradients, flat: as they are, if they are averaged in place, or in the window."""
+    in_place: frozenset[int]
+    """Which of the large ones are averaged in place."""
 
 
 class SharedMemoryBackend(HostBackend):
@@ -51,27 +61,36 @@ class SharedMemoryBackend(HostBackend):
     ----------
     link
         The ranks.
-    locals_
+    on_host
         Those on this rank's host, in rank order; None for all.
     shards
         Into how many parts to cut gradients: the least number of ranks on any host.
     between
         With several hosts: the ranks with this rank's place on their hosts; None on ranks whose
         place is not below ``shards``.
+    calibrate
+        Try messages as well in the first averagings of each size, and take what is faster.
+        Then the last bits of means of more than two ranks can differ from run to run.
     """
 
     def __init__(
         self,
         link: Link,
-        locals_: Sequence[int] | None = None,
+        on_host: Sequence[int] | None = None,
         shards: int | None = None,
         between: Link | None = None,
+        *,
+        calibrate: bool = False,
     ) -> None:
         super().__init__(link)
-        self._locals = tuple(range(link.size)) if locals_ is None else tuple(locals_)
-        self._place = self._locals.index(link.rank)
-        self._shards = len(self._locals) if shards is None else shards
+        self._on_host = tuple(range(link.size)) if on_host is None else tuple(on_host)
+        self._place = self._on_host.index(link.rank)
+        self._shards = len(self._on_host) if shards is None else shards
+        self._several_hosts = len(self._on_host) < link.size
         self._between = between
+        self._calibrate = calibrate
+        self._calibration = Calibration(len(_Way))
+        self._spent = 0.0
         self._pool = Pool()
         self._neighbours: Neighbours | None = None
         self._met: int | None = None
@@ -80,35 +99,68 @@ class SharedMemoryBackend(HostBackend):
 
     def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared:
         """See :class:`Backend`."""
+        began = time.perf_counter()
         super().prepare(request)
-        layout = self._layout(request)
+        near = self._neighbours
+        layout = plan_layout(request.table, self._shards)
         current = self._met == self._link.generation and not self._link.dirty
-        if layout is None or self._neighbours is None or not current:
+        if layout is None or near is None or not current or self._way(layout) == _Way.MESSAGES:
             return request
-        return self._publish(request, layout, self._neighbours)
+        prepared = self._publish(request, layout, near)
+        self._spent = time.perf_counter() - began
+        return prepared
 
     def mean(self, prepared: MeanRequest | _Prepared) -> list[np.ndarray | None]:
         """See :class:`Backend`."""
         request = prepared if isinstance(prepared, MeanRequest) else prepared.request
-        layout = self._layout(request)
+        layout = plan_layout(request.table, self._shards)
         if layout is None or self._link.size == 1:
             return super().mean(request)
         if self._met != self._link.generation:
             self._meet()
-        if self._neighbours is None:
+        near = self._neighbours
+        if near is None:
             return super().mean(request)
-        if isinstance(prepared, MeanRequest):
-            prepared = self._publish(request, layout, self._neighbours)
-            transport.barrier(self._link)
+        began = time.perf_counter()
+        if self._way(layout) == _Way.MESSAGES:
+            means = super().mean(request)
+        else:
+            if isinstance(prepared, MeanRequest):
+                prepared = self._publish(request, layout, near)
+                transport.barrier(self._link)
+            means = self._mean_in_windows(prepared)
+        if self._calibrate and not self._calibration.settled(layout.nbytes):
+            self._tell(layout, time.perf_counter() - began)
+        return means
+
+    def _mean_in_windows(self, prepared: _Prepared) -> list[np.ndarray | None]:
+        near = prepared.neighbours
+        windows = near.windows(prepared.segment)
+        if (near.news or self._several_hosts) and self._any(windows is None):
+            return super().mean(prepared.request)
+        assert windows is not None
+        assert prepared.segment is not None
         try:
-            failure = self._average(prepared)
+            self._average(prepared, windows)
         except BaseException as error:
             self._link.fail(error)
             raise
-        if self._failed_somewhere(failure):
-            # All still have what they had.
-            return super().mean(request)
-        return self._views(prepared)
+        transport.barrier(self._link)
+        prepared.segment.used = True
+        return self._results(prepared)
+
+    def _way(self, layout: Layout) -> int:
+        return self._calibration.way(layout.nbytes) if self._calibrate else _Way.WINDOWS
+
+    def _tell(self, layout: Layout, seconds: float) -> None:
+        """Tell how long an averaging took; collective."""
+        least = self._calibration.tell(layout.nbytes, seconds + self._spent)
+        self._spent = 0.0
+        if least is not None:
+            values = np.array([1e9 * s for s in least], np.int64)
+            self._link.finish(transport.start_max(self._link, values))
+            self._calibration.settle(layout.nbytes, values.tolist())
+            self._buffers.clear()
 
     def close(self) -> None:
         """See :class:`Backend`."""
@@ -117,15 +169,15 @@ class SharedMemoryBackend(HostBackend):
         self._neighbours = None
         self._met = None
 
-    def _layout(self, request: MeanRequest) -> Layout | None:
-        layout = plan_layout(request.table, self._shards)
-        return None if layout is None or len(layout.large) > MOST_LARGE else layout
-
     def _meet(self) -> None:
         """Set up with the other ranks of the host; collective over the link."""
         generation = self._link.generation
         self._neighbours, self.refusal = meet(self._link, self._locals)
         self._met = generation
+        # An interrupt may have left the ranks at different trials.
+        self._calibration = Calibration(len(_Way))
+        for segment in self._pool.segments:
+            segment.used = False
         if self.refusal is not None and self._link.rank == 0:
             warnings.warn(
                 f"gradients are averaged by messages, not in shared memory: {self.refusal}",
@@ -135,119 +187,98 @@ class SharedMemoryBackend(HostBackend):
 
     def _publish(self, request: MeanRequest, layout: Layout, near: Neighbours) -> _Prepared:
         """Put this rank's gradients where its neighbours find them; local."""
-        large = [_flat(request, place) for place in layout.large]
         try:
             segment = self._pool.take(layout.nbytes)
         except (SharedMemoryError, OSError) as error:
             near.publish_failure()
-            self.refusal = f"on rank {self._link.rank}: {error}"
-            return _Prepared(request, layout, near, None, large)
+            self.refusal = f"rank {self._link.rank}: {error}"
+            return _Prepared(request, layout, near, None, (), frozenset())
         for place in layout.small:
-            target = np.ndarray(place.shape, place.dtype, segment.bytes, place.begin)
+            _copy_in(request, place, segment.bytes)
+        large, in_place, seen = [], [], set()
+        for number, place in enumerate(layout.large):
             array = request.arrays[place.index]
-            if array is None:
-                target.fill(0)
+            usable = request.wire is None and _writable(array, place) and id(array) not in seen
+            if place.shard == self._place and usable:
+                seen.add(id(array))
+                in_place.append(number)
+                large.append(array.reshape(-1))
             else:
-                np.copyto(target, rounded(to_host(array), request.wire))
-        if not near.direct:
-            for shard, pieces in enumerate(layout.shards):
-                if shard != self._place:
-                    _copy_large(pieces, large, segment.bytes)
-        near.publish(segment, self._pool.segments, large)
-        return _Prepared(request, layout, near, segment, large)
+                large.append(_copy_in(request, place, segment.bytes).reshape(-1))
+        near.publish(segment, self._pool.segments)
+        return _Prepared(request, layout, near, segment, large, frozenset(in_place))
 
-    def _average(self, prepared: _Prepared) -> bool:
-        """Average this rank's shard into all windows of the host; return whether it failed."""
-        near, layout, count = prepared.neighbours, prepared.layout, prepared.request.total
-        pieces = layout.shards[self._place] if self._place < self._shards else ()
-        windows = near.windows(prepared.segment)
-        if self._between is not None:
-            return self._average_over_hosts(prepared, pieces, windows)
-        if windows is None:
-            return True
-        for piece in pieces:
-            parts = _contributions(piece, prepared, windows)
-            try:
-                total = near.accumulator.sum(parts, piece.dtype, piece.size)
-            except OSError:
-                return True
-            write_mean(total, count, [_at(window, piece) for window in windows])
-        return False
+    def _any(self, flag: bool) -> bool:
+        """Say whether ``flag`` is true on any rank; collective."""
+        values = np.array([flag], np.int64)
+        self._link.finish(transport.start_max(self._link, values))
+        return bool(values[0])
 
-    def _average_over_hosts(
-        self, prepared: _Prepared, pieces: Sequence[Piece], windows: list[np.ndarray] | None
-    ) -> bool:
-        """The same, with the sums of other hosts; takes part in these whatever fails here."""
-        near, count = prepared.neighbours, prepared.request.total
-        sums = [np.zeros(piece.size, summing_dtype(piece.dtype)) for piece in pieces]
-        failed = windows is None
-        for piece, total in zip(pieces, sums, strict=True) if windows is not None else ():
-            try:
-                parts = _contributions(piece, prepared, windows)
-                np.copyto(total, near.accumulator.sum(parts, piece.dtype, piece.size))
-            except OSError:
-                failed = True
+    def _average(self, prepared: _Prepared, windows: Sequence[np.ndarray]) -> None:
+        """Average this rank's shard into all windows of the host."""
+        if self._place >= self._shards:
+            return
+        # Last in, first out: what the neighbours copied last is still in a cache of the host.
+        pieces = prepared.layout.shards[self._place][::-1]
+        count = prepared.request.total
+        if self._between is None:
+            for piece in pieces:
+                own, others = _memory(piece, prepared, windows)
+                total = add(own, others)
+                divide(total, count)
+                spread(total, (own, *others))
+            return
         self._between.timeout = self._link.timeout
-        for total in sums:
+        for piece in pieces:
+            own, others = _memory(piece, prepared, windows)
+            total = add(own, others)
             transport.sum_in_place(self._between, total)
-        for piece, total in zip(pieces, sums, strict=True) if not failed else ():
-            write_mean(total, count, [_at(window, piece) for window in windows])
-        return failed
+            divide(total, count)
+            spread(total, (own, *others))
 
-    def _failed_somewhere(self, failed: bool) -> bool:
-        """Return when all ranks have averaged, or could not."""
-        flag = np.array([failed], np.int64)
-        self._link.finish(transport.start_max(self._link, flag))
-        return bool(flag[0])
-
-    def _views(self, prepared: _Prepared) -> list[np.ndarray | None]:
+    def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout
         assert segment is not None
         lend = self._pool.may_lend
         memory = segment.lend() if lend else segment.bytes
         means: list[np.ndarray | None] = [None] * len(prepared.request.table)
-        for place in (*layout.small, *layout.large):
-            view = np.ndarray(place.shape, place.dtype, memory, place.begin)
-            means[place.index] = view if lend else view.copy()
+        for number, place in enumerate((*layout.large, *layout.small)):
+            if number in prepared.in_place:
+                means[place.index] = prepared.request.arrays[place.index]
+            else:
+                view = np.ndarray(place.shape, place.dtype, memory, place.begin)
+                means[place.index] = view if lend else view.copy()
         return means
 
 
-def _flat(request: MeanRequest, place: Any) -> np.ndarray | None:
+def _writable(array: Any, place: Place) -> bool:
+    """Say whether a gradient can be averaged where it is.
+
+    Chainer lets gradients share memory (of an addition, both operands get the same
+    array) and be read-only views (of a sum): those must not be written to.
+    """
+    if type(array) is not np.ndarray or array.dtype != place.dtype:
+        return False
+    flags = array.flags
+    return flags.owndata and flags.writeable and flags.c_contiguous
+
+
+def _copy_in(request: MeanRequest, place: Place, window: np.ndarray) -> np.ndarray:
+    target = np.ndarray(place.shape, place.dtype, window, place.begin)
     array = request.arrays[place.index]
     if array is None:
-        return None
-    host = rounded(to_host(array), request.wire).astype(place.dtype, copy=False)
-    return np.ascontiguousarray(host).reshape(-1)
+        target.fill(0)
+    else:
+        np.copyto(target, rounded(to_host(array), request.wire))
+    return target
 
 
-def _at(window: np.ndarray, piece: Piece) -> np.ndarray:
-    return np.ndarray((piece.size,), piece.dtype, window, piece.begin)
-
-
-def _copy_large(
-    pieces: Sequence[Piece], large: Sequence[np.ndarray | None], window: np.ndarray
-) -> None:
-    for piece in pieces:
-        if piece.large is not None:
-            array = large[piece.large]
-            if array is not None:
-                np.copyto(_at(window, piece), array[piece.first : piece.first + piece.size])
-
-
-def _contributions(
-    piece: Piece,
-    prepared: _Prepared,
-    windows: Sequence[np.ndarray],
-) -> Iterator[np.ndarray]:
-    """Yield what each rank of the host contributes to a piece, this rank's own first."""
-    near = prepared.neighbours
-    own = near.own
-    for rank in (*range(own, len(windows)), *range(own)):
-        if piece.large is None:
-            yield _at(windows[rank], piece)
-        elif rank == own:
-            array = prepared.large[piece.large]
-            if array is not None:
-                yield array[piece.first : piece.first + piece.size]
-        elif near.has(rank, piece.large):
-            yield near.read(rank, piece) if near.direct else _at(windows[rank], piece)
+def _memory(
+    piece: Piece, prepared: _Prepared, windows: Sequence[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return where a piece is on this rank, and where on the others of the host."""
+    at = [np.ndarray((piece.size,), piece.dtype, window, piece.begin) for window in windows]
+    own = at.pop(prepared.neighbours.own)
+    if piece.large is not None:
+        own = prepared.large[piece.large][piece.first : piece.first + piece.size]
+    return own, at

@@ -180,7 +180,9 @@ def _read_parts(link: Link, xs: Any) -> tuple[tuple[Message, ...], list[np.ndarr
             raise TypeError("takes one array for each rank, not a 0-d array")
     if len(xs) != link.size:
         raise ValueError(f"takes one array for each of the {link.size} ranks, not {len(xs)}")
-    messages, parts = zip(*map(arrays.read, xs), strict=True)
+    # Not by iterating: the items of a 1-d array would be scalars, in native byte order.
+    parted = xs if isinstance(xs, (tuple, list)) else [xs[i, ...] for i in range(len(xs))]
+    messages, parts = zip(*map(arrays.read, parted), strict=True)
     for message in messages:
         if message.dtypes != messages[0].dtypes:
             raise TypeError(

@@ -449,12 +449,7 @@ class Communicator(Group):
         if link is None:
             return None
         hosts = [self._hosts[self._link.members.index(member)] for member in link.members]
-        try:
-            check_here(self.name, hosts)
-            name = self.name
-        except ValueError:
-            name = "auto"
-        part = compose(self._world, link, hosts, name, self._config.copy())
+        part = compose(self._world, link, hosts, self.name, self._config.copy())
         part.timeout = self.timeout
         return part
 

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmn.communicators.backend import Backend, HostBackend
-from nbmn.communicators.hierarchy import DummyBackend, HierarchicalBackend, TwoDimensionalBackend
+from nbmn.communicators.hierarchy import (
+    DummyBackend,
+    HierarchicalBackend,
+    TwoDimensionalBackend,
+)
 from nbmn.communicators.link import Link
 from nbmn.communicators.topology import locate, occupancy
+from nbmn.communicators.window import SharedMemoryBackend
 
 if TYPE_CHECKING:
     from nbmn.communicators.world import World
@@ -61,11 +66,6 @@ def check_here(name: str, hosts: Sequence[Hashable]) -> None:
             f"communicator {name!r} cannot work here: it needs all ranks on one host, and they "
             f"are on {count}; use 'auto' or 'hierarchical'"
         )
-    if name == "two_dimensional" and len(occupancy(hosts)) > 1:
-        raise ValueError(
-            "communicator 'two_dimensional' cannot work here: it needs equally many ranks on "
-            "each host; use 'auto' or 'hierarchical'"
-        )
 
 
 def choose(hosts: Sequence[Hashable]) -> str:
@@ -75,7 +75,7 @@ def choose(hosts: Sequence[Hashable]) -> str:
         return "flat"
     if len(set(hosts)) == 1:
         return "shared_memory"
-    return "two_dimensional" if len(occupied) == 1 else "hierarchical"
+    return "two_dimensional"
 
 
 def build(world: World, link: Link, hosts: Sequence[Hashable], name: str) -> Composition:
@@ -84,25 +84,26 @@ def build(world: World, link: Link, hosts: Sequence[Hashable], name: str) -> Com
     host = HostBackend(link)
     if kind == "dummy":
         return Composition(kind, DummyBackend(link), host)
-    if kind in ("shared_memory", "single_node"):
-        backend = on_one_host(link)
-        return Composition(kind, backend, host)
-    if kind in ("hierarchical", "two_dimensional"):
-        place = locate(hosts, link.rank)
-        within = world.split(link, place.inter_rank, place.intra_rank)
-        assert within is not None
-        if kind == "two_dimensional":
-            between = world.split(link, place.intra_rank, place.inter_rank)
-            backend = TwoDimensionalBackend(link, within, between)
-        else:
-            color = 0 if place.intra_rank == 0 else None
-            between = world.split(link, color, place.inter_rank)
-            backend = HierarchicalBackend(link, within, between, on_one_host(within))
-        links = tuple(part for part in (within, between) if part is not None)
-        return Composition(kind, backend, backend, links)
+    if kind in ("shared_memory", "single_node", "hierarchical", "two_dimensional"):
+        if len(set(hosts)) > 1:
+            return _over_hosts(world, link, hosts, kind)
+        return Composition(kind, SharedMemoryBackend(link), host)
     return Composition(kind, host, host)
 
 
-def on_one_host(link: Link) -> Backend:
-    """Return the fastest backend among ranks of one host; collective over ``link``."""
-    return HostBackend(link)
+def _over_hosts(world: World, link: Link, hosts: Sequence[Hashable], kind: str) -> Composition:
+    make, most = {
+        "hierarchical": (HierarchicalBackend, 1),
+        "two_dimensional": (TwoDimensionalBackend, link.size),
+    }[kind]
+    occupied = occupancy(hosts)
+    shards = min(most, *occupied)
+    place = locate(hosts, link.rank)
+    within = world.split(link, place.inter_rank, place.intra_rank)
+    assert within is not None
+    carries = place.intra_rank < shards
+    between = world.split(link, place.intra_rank if carries else None, place.inter_rank)
+    mates = [rank for rank, host in enumerate(hosts) if host == hosts[link.rank]]
+    backend = make(link, mates, shards, within, between, even=len(occupied) == 1)
+    links = (within,) if between is None else (within, between)
+    return Composition(kind, backend, backend, links)

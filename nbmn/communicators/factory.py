@@ -34,8 +34,7 @@ def create_communicator(
     ``hierarchical``
         On each host, then between the hosts' first ranks.
     ``two_dimensional``
-        In shards: on each host, then between ranks of equal place on their hosts, which
-        must have equally many.
+        In shards: on each host, then between ranks of equal place on their hosts.
     ``dummy``
         Not at all: to measure how long the rest takes.
     ``pure_nccl``

@@ -1,16 +1,17 @@
-"""Backends made of others: within each host, and between hosts."""
+"""Backends over several hosts: within each host, then between hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 from nbmn.communicators import transport
-from nbmn.communicators.backend import Backend, HostBackend, MeanRequest
+from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.link import Link
+from nbmn.communicators.window import SharedMemoryBackend
 
 
 class DummyBackend(HostBackend):
@@ -24,13 +25,38 @@ class DummyBackend(HostBackend):
         return super().mean(replace(prepared, total=1))
 
 
-class _OverHosts(HostBackend):
-    """Shares its whole link's fate with the links of its parts."""
+class _OverHosts(SharedMemoryBackend):
+    """Averages in shared memory within each host; sums by messages within, then between.
 
-    def __init__(self, link: Link, within: Link, between: Link | None) -> None:
-        super().__init__(link)
+    Parameters
+    ----------
+    link
+        The ranks.
+    locals_
+        Those on this rank's host.
+    shards
+        Into how many parts to cut gradients.
+    within
+        The ranks on this rank's host.
+    between
+        The ranks with this rank's place on their hosts; None on ranks without a shard.
+    even
+        All hosts have equally many ranks.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        locals_: Sequence[int],
+        shards: int,
+        within: Link,
+        between: Link | None,
+        *,
+        even: bool,
+    ) -> None:
+        super().__init__(link, locals_, shards, between)
         self._within = within
-        self._between = between
+        self._even = even
 
     @contextmanager
     def _together(self) -> Iterator[None]:
@@ -46,31 +72,25 @@ class _OverHosts(HostBackend):
 
 
 class HierarchicalBackend(_OverHosts):
-    """Sums on each host, then between the hosts' first ranks, who pass the result on."""
-
-    def __init__(self, link: Link, within: Link, between: Link | None, on_host: Backend) -> None:
-        super().__init__(link, within, between)
-        self._on_host = on_host
+    """One rank of each host talks to the other hosts."""
 
     def sum(self, values: np.ndarray) -> None:
         """See :class:`Backend`."""
         with self._together():
-            self._on_host.sum(values)
+            transport.sum_in_place(self._within, values)
             if self._between is not None:
                 transport.sum_in_place(self._between, values)
-            self._on_host.bcast(values, 0)
-
-    def close(self) -> None:
-        """See :class:`Backend`."""
-        super().close()
-        self._on_host.close()
+            transport.bcast_in_place(self._within, values, 0)
 
 
 class TwoDimensionalBackend(_OverHosts):
-    """Sums shards: each rank of a host carries one of them to the ranks like it elsewhere."""
+    """Each rank of a host carries one shard to the ranks like it on other hosts."""
 
     def sum(self, values: np.ndarray) -> None:
         """See :class:`Backend`."""
+        if not self._even:
+            super().sum(values)
+            return
         shards = self._within.size
         even = values.size // shards * shards
         with self._together():

@@ -104,6 +104,7 @@ class Ledger:
     ) -> Operation:
         """Begin to send to ``peer``, or to receive from it."""
         operation = Operation(args)
+        self.traffic += getattr(args[0], "nbytes", 0)
         operation.peer, operation.receives = peer, receives
         self.steps += 1
         self.open.append(operation)

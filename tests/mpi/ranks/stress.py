@@ -3,13 +3,14 @@
 import contextlib
 import gc
 import itertools
+import json
 import os
 import random
 import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,32 +39,47 @@ class Outcome:
 
 
 class Interrupter:
-    """Sends this process SIGINT after a while; one at a time."""
+    """Sends this process SIGINT after a while, and again until it says that it has seen it.
+
+    Python drops what is raised in a finalizer, a KeyboardInterrupt too.
+    """
 
     def __init__(self):
         self._go = threading.Semaphore(0)
         self._delay = 0.0
         self._wanted = False
-        self.over = threading.Event()
+        self._idle = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
     def after(self, seconds):
         self._delay, self._wanted = seconds, True
-        self.over.clear()
+        self._idle.clear()
         self._go.release()
 
-    def cancel(self):
-        self._wanted = False
+    def stop(self):
+        """Send no more; returns, when the last has been seen, how many were seen here."""
+        seen = 0
+        while True:
+            try:
+                self._wanted = False
+                self._idle.wait()
+                time.sleep(1e-3)  # whatever is under way to this thread is there afterwards
+                return seen
+            except KeyboardInterrupt:
+                seen += 1
 
     def _run(self):
         while True:
+            self._idle.set()
             self._go.acquire()
-            end = time.monotonic() + self._delay
-            while self._wanted and time.monotonic() < end:
-                time.sleep(min(max(end - time.monotonic(), 0), 1e-3))
-            if self._wanted:
-                os.kill(os.getpid(), signal.SIGINT)
-            self.over.set()
+            delay = self._delay
+            while self._wanted:
+                end = time.monotonic() + delay
+                while self._wanted and time.monotonic() < end:
+                    time.sleep(min(max(end - time.monotonic(), 0), 1e-3))
+                if self._wanted:
+                    os.kill(os.getpid(), signal.SIGINT)
+                delay = 0.5
 
 
 def interrupt_often(comm, rounds, first_ticket, seed=7, within=0.004):
@@ -79,6 +95,8 @@ def interrupt_often(comm, rounds, first_ticket, seed=7, within=0.004):
     memory = None
     contexts = contexts_left()
     for number in range(rounds):
+        if rounds >= 1000 and number % 500 == 0 and comm.rank == 0:
+            print(f"{number} rounds in {time.monotonic() - begin:.0f} s", flush=True)
         if number == rounds // 10:
             gc.collect()
             memory = resident()
@@ -91,18 +109,18 @@ def interrupt_often(comm, rounds, first_ticket, seed=7, within=0.004):
                 talk_for_ever(comm, part, model, number)
             except KeyboardInterrupt:
                 interrupted += 1
+        interrupter.stop()
         while True:  # an interrupted renewal is repeated
             try:
-                interrupter.over.wait()
                 if again:
                     again = False
                     interrupter.after(alone.random() * within / 4)
                 world().renew(first_ticket + number)
-                interrupter.cancel()
-                interrupter.over.wait()
                 break
             except KeyboardInterrupt:
                 in_renewal += 1
+                interrupter.stop()
+        interrupter.stop()
         for link in (comm, part):
             total = link.allreduce(np.array([number, link.rank]))
             assert total.tolist() == [number * link.size, link.size * (link.size - 1) // 2]
@@ -192,5 +210,5 @@ if __name__ == "__main__":
     result = interrupt_often(talker, int(sys.argv[1]), 1)
     for who in range(talker.size):
         if who == talker.rank:
-            print(who, result, flush=True)
+            print(json.dumps(asdict(result)), flush=True)
         talker.barrier()

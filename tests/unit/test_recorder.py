@@ -3,6 +3,7 @@ import subprocess
 import sys
 import threading
 import time
+import timeit
 
 import numpy as np
 import pytest
@@ -149,13 +150,10 @@ def test_recording_is_cheap(tmp_path):
     x = np.ones(3)
 
     def seconds(call):
-        begin = time.perf_counter()
-        for _ in range(20_000):
-            call(x)
-        return (time.perf_counter() - begin) / 20_000
+        # The best of many short stretches: some fall where nothing else runs.
+        return min(timeit.repeat(lambda: call(x), number=500, repeat=100)) / 500
 
-    cost = min(seconds(talks.allreduce) - seconds(talks.bare) for _ in range(7))
-    assert cost < 4e-6  # 1 µs on an idle machine
+    assert seconds(talks.allreduce) - seconds(talks.bare) < 4e-6  # 1.2 µs where idle
 
 
 def entry(number, operation="allreduce", link=7, end=None):

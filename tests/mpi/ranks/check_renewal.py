@@ -167,9 +167,7 @@ def check_whoever_is_behind_joins_what_was_begun(comm):
         here = comm.rank == root
         calls += [
             lambda c, root=root: c.Ibcast(few, root),
-            lambda c, root=root, here=here: c.Ireduce(
-                few, many[:6] if here else None, MPI.SUM, root
-            ),
+            lambda c, root=root, here=here: c.Ireduce(few, into if here else None, MPI.SUM, root),
             lambda c, root=root, here=here: c.Igather(few, many if here else None, root),
             lambda c, root=root, here=here: c.Iscatter(many if here else None, few, root),
             lambda c, root=root, here=here: c.Igatherv(own, all_parts if here else None, root),

@@ -21,7 +21,7 @@ class HeldInterrupt:
     def __enter__(self) -> HeldInterrupt:
         main = threading.current_thread() is threading.main_thread()
         # A handler not set from Python (None) could not be put back.
-        if main and signal.getsignal(signal.SIGINT) is not None:
+        if main and signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN):
             self._previous = signal.signal(signal.SIGINT, self._note)
         return self
 
@@ -29,13 +29,16 @@ class HeldInterrupt:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
         if self.seen and kind is None:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     def test(self, test: Callable[[], bool]) -> bool:
-        """Call ``test``, or raise the KeyboardInterrupt that was held back."""
+        """Call ``test``, or what SIGINT calls elsewhere: that raises KeyboardInterrupt."""
         if self.seen:
             self.seen = False
-            raise KeyboardInterrupt
+            if callable(self._previous):
+                self._previous(signal.SIGINT, None)
+            else:
+                raise KeyboardInterrupt
         return test()
 
     def _note(self, *_: object) -> None:

@@ -11,6 +11,7 @@ import atexit
 import mmap
 import os
 import time
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -67,17 +68,17 @@ class Recorder:
 
     def __init__(self, rank: int, folder: str | os.PathLike[str] | None = None) -> None:
         recordings.reap(folder)
-        self.path = recordings.own_path(folder)
+        self.path: Path | None = recordings.own_path(folder)
+        """None where there is no room for a file: then only this process can read it."""
         self.busy = False
         self._pid = os.getpid()
         self._open = False
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            # Not ftruncate: where there is no room, an error now is better than SIGBUS later.
-            os.posix_fallocate(descriptor, 0, LENGTH)
-            self._map = mmap.mmap(descriptor, LENGTH)
-        finally:
-            os.close(descriptor)
+            self._map = recordings.make_file(self.path)
+        except OSError:
+            recordings.remove(self.path)
+            self.path = None
+            self._map = mmap.mmap(-1, LENGTH)
         self._memory = memoryview(self._map)
         self._next = 0
         self._base = 0
@@ -195,7 +196,7 @@ class Recorder:
     def close(self) -> None:
         """Remove the file."""
         # A fork inherits this object, but the file is not its own.
-        if os.getpid() == self._pid:
+        if os.getpid() == self._pid and self.path is not None:
             recordings.remove(self.path)
 
     def _classify(self, frame: FrameType) -> _Code:

@@ -8,6 +8,8 @@ rank was just writing.
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import os
 import re
 import struct
@@ -162,6 +164,24 @@ def own_path(folder: str | os.PathLike[str] | None = None) -> Path:
     return (Path(folder) if folder else _folders()[0]) / (
         f"{_PREFIX}-{_namespace()}-{pid}-{_start_time(pid) or 0}"
     )
+
+
+def make_file(path: Path) -> mmap.mmap:
+    """Make an empty recording, and map it.
+
+    Raises
+    ------
+    OSError
+        There is no room for it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        # Memory that is not there must be an error now, not a SIGBUS later.
+        if os.write(descriptor, bytes(LENGTH)) < LENGTH:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return mmap.mmap(descriptor, LENGTH)
+    finally:
+        os.close(descriptor)
 
 
 def reap(folder: str | os.PathLike[str] | None = None) -> None:

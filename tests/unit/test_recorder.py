@@ -145,6 +145,14 @@ def test_not_a_recording(tmp_path):
         read_recorder(tmp_path / "x")
 
 
+def test_without_room_only_this_process_can_read_it(tmp_path):
+    recorder = Recorder(0, tmp_path / "no such folder")
+    assert recorder.path is None
+    recorder.begin("bcast", None, None, sys._getframe(), counts=True)
+    assert recorder.snapshot().operation == "bcast"
+    recorder.close()
+
+
 def test_recording_is_cheap(tmp_path):
     talks = Talks(tmp_path)
     x = np.ones(3)

@@ -112,6 +112,14 @@ class SharedMemoryBackend(HostBackend):
 
     def mean(self, prepared: MeanRequest | _Prepared) -> list[np.ndarray | None]:
         """See :class:`Backend`."""
+        try:
+            return self._mean(prepared)
+        except BaseException as error:
+            # Also between two messages: the ranks would be out of step in what they try.
+            self._link.fail(error)
+            raise
+
+    def _mean(self, prepared: MeanRequest | _Prepared) -> list[np.ndarray | None]:
         request = prepared if isinstance(prepared, MeanRequest) else prepared.request
         layout = plan_layout(request.table, self._shards)
         if layout is None or self._link.size == 1:
@@ -140,11 +148,7 @@ class SharedMemoryBackend(HostBackend):
             return super().mean(prepared.request)
         assert windows is not None
         assert prepared.segment is not None
-        try:
-            self._average(prepared, windows)
-        except BaseException as error:
-            self._link.fail(error)
-            raise
+        self._average(prepared, windows)
         transport.barrier(self._link)
         prepared.segment.used = True
         return self._results(prepared)
@@ -172,7 +176,7 @@ class SharedMemoryBackend(HostBackend):
     def _meet(self) -> None:
         """Set up with the other ranks of the host; collective over the link."""
         generation = self._link.generation
-        self._neighbours, self.refusal = meet(self._link, self._locals)
+        self._neighbours, self.refusal = meet(self._link, self._on_host)
         self._met = generation
         # An interrupt may have left the ranks at different trials.
         self._calibration = Calibration(len(_Way))
@@ -220,21 +224,17 @@ class SharedMemoryBackend(HostBackend):
             return
         # Last in, first out: what the neighbours copied last is still in a cache of the host.
         pieces = prepared.layout.shards[self._place][::-1]
-        count = prepared.request.total
-        if self._between is None:
+        if self._between is not None:
+            self._between.timeout = self._link.timeout
+        # Gaps between gradients hold anything, and are added as well.
+        with np.errstate(all="ignore"):
             for piece in pieces:
                 own, others = _memory(piece, prepared, windows)
                 total = add(own, others)
-                divide(total, count)
+                if self._between is not None:
+                    transport.sum_in_place(self._between, total)
+                divide(total, prepared.request.total)
                 spread(total, (own, *others))
-            return
-        self._between.timeout = self._link.timeout
-        for piece in pieces:
-            own, others = _memory(piece, prepared, windows)
-            total = add(own, others)
-            transport.sum_in_place(self._between, total)
-            divide(total, count)
-            spread(total, (own, *others))
 
     def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout

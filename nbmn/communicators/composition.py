@@ -87,7 +87,8 @@ def build(world: World, link: Link, hosts: Sequence[Hashable], name: str) -> Com
     if kind in ("shared_memory", "single_node", "hierarchical", "two_dimensional"):
         if len(set(hosts)) > 1:
             return _over_hosts(world, link, hosts, kind)
-        return Composition(kind, SharedMemoryBackend(link), host)
+        backend = SharedMemoryBackend(link, calibrate=name == "auto")
+        return Composition(kind, backend, host)
     return Composition(kind, host, host)
 
 

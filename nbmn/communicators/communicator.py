@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbmn.communicators import collectives, messages, models, objects, scattering, transport
+from nbmn.communicators import collectives, messages, models, objects, scattering
 from nbmn.communicators.activity import collective
 from nbmn.communicators.agreement import Vote, agree
 from nbmn.communicators.composition import build, check_here
@@ -41,7 +41,7 @@ class Communicator(Group):
     @collective
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        transport.barrier(self._link)
+        agree(self._link, "barrier")
 
     @collective
     def send(self, data: Any, dest: int, tag: int = 0) -> None:

@@ -12,6 +12,8 @@ from nbmn.communicators.verification import verifies, verify
 
 __all__ = ["Activity", "collective"]
 
+_frame = sys._getframe
+
 _MESSAGES = frozenset({"send", "recv", "send_obj", "recv_obj"})
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -33,7 +35,7 @@ def collective(method: _Method) -> _Method:
         link = getattr(self, "_link", None)
         steps = 0
         try:
-            frame = sys._getframe(1)
+            frame = _frame(1)
             track.begin(name, link, args[0] if args else None, frame, counts=counts)
             if link is not None:
                 steps = link.ledger.steps

@@ -21,6 +21,7 @@ from nbmn.communicators import recordings
 from nbmn.communicators.recordings import (
     CAPACITY,
     END,
+    END_AT,
     ENTRY,
     HEADER,
     LENGTH,
@@ -39,7 +40,12 @@ _LIBRARIES = frozenset({"nbmn", "chainer", "chainermn"})
 
 _MOST_CODES = 4096
 
+# Looked up in the fast path.
 _now = time.monotonic
+_array = np.ndarray
+_pack = ENTRY.pack_into
+_pack_end = END.pack_into
+_SIZE = ENTRY.size
 
 
 class _Code:
@@ -107,8 +113,9 @@ class Recorder:
             All ranks of the link take part: it is counted.
         """
         nbytes = dtype = code = number = 0
-        if type(data) is np.ndarray:
-            nbytes, dtype = data.nbytes, data.dtype.num + 1
+        if type(data) is _array:
+            kind = data.dtype
+            nbytes, dtype = data.size * kind.itemsize, kind.num + 1
         elif type(data) is tuple:
             nbytes = sum(getattr(part, "nbytes", 0) for part in data)
             dtype = next((p.dtype.num + 1 for p in data if type(p) is np.ndarray), 0)
@@ -132,8 +139,8 @@ class Recorder:
         if name is None:
             name = self._string(operation)
         sequence = self._next + 1
-        self._base = base = RING + self._next % CAPACITY * ENTRY.size
-        ENTRY.pack_into(
+        self._base = base = RING + self._next % CAPACITY * _SIZE
+        _pack(
             self._memory,
             base,
             sequence,
@@ -162,7 +169,7 @@ class Recorder:
             if link is not None:
                 moved = link.ledger.traffic - self._traffic
                 NBYTES.pack_into(self._memory, self._base + recordings.NBYTES_AT, moved)
-            END.pack_into(self._memory, self._base + recordings.END_AT, time.monotonic())
+            _pack_end(self._memory, self._base + END_AT, _now())
 
     def describe(self, nbytes: int, dtype: np.dtype | None = None) -> None:
         """Say what the operation under way is about, where its argument does not; local."""

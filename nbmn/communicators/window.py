@@ -220,6 +220,7 @@ class SharedMemoryBackend(HostBackend):
 
     def _average(self, prepared: _Prepared, windows: Sequence[np.ndarray]) -> None:
         """Average this rank's shard into all windows of the host."""
+        self._link.ledger.traffic += prepared.layout.nbytes  # for the recorder
         if self._place >= self._shards:
             return
         # Last in, first out: what the neighbours copied last is still in a cache of the host.

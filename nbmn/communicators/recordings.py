@@ -110,9 +110,9 @@ def _path_of(source: int | str | os.PathLike[str]) -> Path:
 
 def decode(data: bytes) -> tuple[Entry, ...]:
     """Return the entries of a recording, oldest first."""
-    magic, _, _, capacity, used, _ = HEADER.unpack_from(data)
-    if magic != MAGIC or len(data) != LENGTH or capacity != CAPACITY:
+    if len(data) != LENGTH or data[: len(MAGIC)] != MAGIC:
         raise ValueError("this is no recording of nbmn, or one of another version")
+    used = USED.unpack_from(data, USED_AT)[0]
     strings = _strings(data, used)
     slots = ENTRY.iter_unpack(data[RING : RING + CAPACITY * ENTRY.size])
     whole = [slot for slot in slots if _complete(slot)]

@@ -140,7 +140,7 @@ def test_found_by_process_id():
 
 
 def test_not_a_recording(tmp_path):
-    (tmp_path / "x").write_bytes(bytes(1000))
+    (tmp_path / "x").write_bytes(bytes(10))
     with pytest.raises(ValueError, match="no recording"):
         read_recorder(tmp_path / "x")
 

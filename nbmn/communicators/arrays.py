@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_ON_THE_WIRE = {np.dtype(np.float16): np.dtype(np.float32)}
+_WIDER = {
+    np.dtype(narrow): np.dtype(wide)
+    for narrow, wide in [
+        ("float16", "float32"),
+        ("int8", "int32"),
+        ("int16", "int32"),
+        ("uint8", "uint32"),
+        ("uint16", "uint32"),
+    ]
+}
 
 
 class Form(NamedTuple):
@@ -139,7 +148,8 @@ def to_device(x: np.ndarray) -> Any:
 def summing_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype in which values of ``dtype`` are summed over ranks.
 
-    MPI has no float16, and sums of float16 lose what the ranks contribute.
+    MPI has no float16, and sums of float16 lose what the ranks contribute. Short integers
+    do not wrap around in every MPI: Open MPI saturates them.
 
     Raises
     ------
@@ -153,4 +163,4 @@ def summing_dtype(dtype: np.dtype) -> np.dtype:
     if dtype.kind not in "iufc":
         raise TypeError(f"arrays of dtype {dtype} cannot be summed over ranks")
     native = dtype.newbyteorder("=")
-    return _ON_THE_WIRE.get(native, native)
+    return _WIDER.get(native, native)

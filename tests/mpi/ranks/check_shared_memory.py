@@ -268,8 +268,8 @@ def _refuse(*_):
 
 def check_several_hosts(comm):
     need_ranks(comm, 3)
-    for hosts in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1]):
-        hosts = hosts[: comm.size]
+    for pattern in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1]):
+        hosts = [pattern[rank % 4] for rank in range(comm.size)]
         here = [rank for rank in range(comm.size) if hosts[rank] == hosts[comm.rank]]
         shards = min(hosts.count(host) for host in set(hosts))
         link = open_link()

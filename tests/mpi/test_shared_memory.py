@@ -1,4 +1,4 @@
-"""Shared memory among more ranks than the other checks use."""
+"""Shared memory among more ranks than the other checks use, and under interrupts."""
 
 import sys
 
@@ -28,6 +28,47 @@ for step in range(3):
 print("right", flush=True)
 """
 
+INTERRUPTED = """
+import os
+import random
+import signal
+import threading
+import chainer
+import numpy as np
+import nbmn
+from nbmn.communicators import world
+
+comm = nbmn.create_communicator("auto")
+model = chainer.Link()
+with model.init_scope():
+    for n, shape in enumerate([(3,), (300, 211), (77, 1000), (64, 300)]):
+        setattr(model, f"p{n}", chainer.Parameter(np.zeros(shape, np.float32)))
+
+
+def step(number):
+    for param in model.params():
+        param.grad = np.full(param.shape, number + comm.rank, np.float32)
+    comm.multi_node_mean_grad(model)
+    mean = number + (comm.size - 1) / 2
+    assert all((param.grad == mean).all() for param in model.params())
+
+
+moment = random.Random(comm.rank)
+for number in range(30):
+    timer = threading.Timer(0.03 * moment.random(), os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        while True:  # each rank is interrupted, at a moment of its own
+            step(number)
+    except KeyboardInterrupt:
+        pass
+    timer.join()
+    world().renew()
+    for again in range(3):
+        step(1000 + number + again)
+print("right", flush=True)
+"""
+
 
 def test_every_check_on_four_ranks():
     session = mpi_session.session("check_shared_memory", 4)
@@ -43,3 +84,9 @@ def test_many_ranks(ranks):
     command = [str(mpi_session.mpiexec()), *mpi_session.launch_options(), "-n", str(ranks)]
     output = mpi_session.run([*command, sys.executable, "-c", SCRIPT], 90)
     assert output.count("right") == ranks, output
+
+
+def test_interrupts_at_random_moments():
+    command = [str(mpi_session.mpiexec()), *mpi_session.launch_options(), "-n", "3"]
+    output = mpi_session.run([*command, sys.executable, "-c", INTERRUPTED], 90)
+    assert output.count("right") == 3, output

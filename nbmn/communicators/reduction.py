@@ -20,7 +20,7 @@ def add(target: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
 
 def divide(total: np.ndarray, count: int) -> None:
     """Divide in place."""
-    if count & (count - 1) == 0:
+    if count > 0 and count & (count - 1) == 0:
         # Exact, and cheaper than a division.
         np.multiply(total, total.dtype.type(1 / count), out=total)
     else:

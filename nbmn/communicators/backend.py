@@ -64,7 +64,10 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of memory; means handed out stay valid; local. Usable again afterwards."""
+        """Let go of memory; means handed out stay valid; local.
+
+        Usable again afterwards, if all ranks have closed it.
+        """
 
 
 class HostBackend:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -76,11 +77,59 @@ def agree(
         On all ranks: the error of the lowest rank that has one, if its type is a
         built-in one, otherwise RemoteRankError.
     """
-    outcome = Vote(link, (operation, statement), failed=error is not None).outcome()
+    compare(link, operation, statement, None, error)
+
+
+def compare(
+    link: Link,
+    operation: str,
+    alike: Hashable,
+    own: Hashable,
+    error: Exception | None = None,
+) -> list[Any]:
+    """Return what each rank says of its own, in rank order; collective.
+
+    Costs one vote where all say the same, an exchange of statements where not.
+
+    Parameters
+    ----------
+    alike
+        What must be the same on all ranks.
+    own
+        What may differ.
+
+    Raises
+    ------
+    MismatchError
+        On all ranks: they are in different operations, or ``alike`` differs.
+    Exception
+        On all ranks: the error of the lowest rank that has one, as for :func:`agree`.
+    """
+    outcome = Vote(link, (operation, alike, own), failed=error is not None).outcome()
     if outcome.failed:
         raise_together(link, operation, error)
-    if not outcome.unanimous:
-        raise_mismatch(link, operation, f"{operation} {statement}")
+    if outcome.unanimous:
+        return [own] * link.size
+    return exchange(link, operation, alike, own)
+
+
+def exchange(link: Link, operation: str, alike: Any, own: Any) -> list[Any]:
+    """Return each rank's ``own`` once a vote was not unanimous; collective.
+
+    Raises
+    ------
+    MismatchError
+        On all ranks: they are in different operations, or ``alike`` differs.
+    """
+    said = objects.allgather(link, (operation, alike, own))
+    calls = [(theirs, same) for theirs, same, _ in said]
+    if any(call != calls[0] for call in calls):
+        lines = "\n".join(
+            f"  rank {rank}: {theirs}{'' if same is None else f' {same}'}"
+            for rank, (theirs, same) in enumerate(calls)
+        )
+        raise MismatchError(f"{operation}: the ranks do not agree:\n{lines}")
+    return [theirs for _, _, theirs in said]
 
 
 def raise_together(link: Link, operation: str, error: Exception | None) -> None:
@@ -93,10 +142,3 @@ def raise_together(link: Link, operation: str, error: Exception | None) -> None:
         kind = MismatchError if name == "MismatchError" else RemoteRankError
     message = f"{operation}: on rank {rank}: {text}"
     raise kind(message) from error
-
-
-def raise_mismatch(link: Link, operation: str, statement: str) -> None:
-    """Raise on all ranks an error that shows each rank's statement; collective."""
-    statements = objects.allgather(link, statement)
-    lines = "\n".join(f"  rank {rank}: {text}" for rank, text in enumerate(statements))
-    raise MismatchError(f"{operation}: the ranks do not agree:\n{lines}")

@@ -1,31 +1,73 @@
-"""What a backend does for a communicator: sums and broadcasts of flat buffers.
+"""What a backend does for a communicator: sums, broadcasts and means of numbers.
 
-Packing, agreement and bookkeeping are the communicator's; a backend only moves numbers,
-in buffers that it hands out itself, so that they can lie where it moves them best
-(plain memory here; a shared window or a device elsewhere).
+Agreement and bookkeeping are the communicator's; a backend only moves numbers, in
+buffers that it hands out itself, so that they can lie where it moves them best
+(plain memory here; shared memory or a device elsewhere).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from nbmn.communicators import transport
 from nbmn.communicators.link import Link
+from nbmn.communicators.parameters import Table, pack, plan_packing, unpack_means
+
+
+@dataclass(frozen=True, slots=True)
+class MeanRequest:
+    """Gradients to average."""
+
+    table: Table
+    """What is present on any rank; alike on all."""
+    arrays: Sequence[Any]
+    """This rank's, NumPy or CuPy, one per entry of the table; None counts as zero."""
+    total: int
+    """What to divide the sums by."""
+    wire: str | None = None
+    """dtype to which contributions are rounded first; None for their own."""
 
 
 class Backend(Protocol):
     """Moves flat, contiguous arrays between the ranks of one link."""
 
     def buffer(self, dtype: np.dtype, size: int) -> np.ndarray:
-        """Return ``size`` elements to pack into; valid until the next call for this dtype."""
+        """Return ``size`` elements to pack into; valid until the next call for this dtype; local.
+
+        What the buffer held before is undefined.
+        """
 
     def sum(self, values: np.ndarray) -> None:
         """Replace ``values`` by its sum over ranks; collective."""
 
     def bcast(self, values: np.ndarray, root: int) -> None:
         """Replace ``values`` by the root's; collective."""
+
+    def prepare(self, request: MeanRequest) -> Any:
+        """Begin to average: what can be done before the other ranks are there; local.
+
+        Raises
+        ------
+        TypeError
+            Gradients of such a dtype cannot be averaged.
+        """
+
+    def mean(self, prepared: Any) -> list[np.ndarray | None]:
+        """Return the means, one per entry of the table, None where nothing is present.
+
+        Collective; all ranks have prepared the same table before any calls this. A mean may be
+        the array of the request, overwritten.
+        """
+
+    def close(self) -> None:
+        """Let go of memory; means handed out stay valid; local.
+
+        Usable again afterwards, if all ranks have closed it.
+        """
 
 
 class HostBackend:
@@ -54,3 +96,23 @@ class HostBackend:
     def bcast(self, values: np.ndarray, root: int) -> None:
         """See :class:`Backend`."""
         transport.bcast_in_place(self._link, values, root)
+
+    def prepare(self, request: MeanRequest) -> MeanRequest:
+        """See :class:`Backend`; packing waits until the ranks agree."""
+        plan_packing(request.table, summed=True, wire=request.wire)
+        return request
+
+    def mean(self, prepared: MeanRequest) -> list[np.ndarray | None]:
+        """See :class:`Backend`."""
+        request = prepared
+        means: list[np.ndarray | None] = [None] * len(request.table)
+        for packing in plan_packing(request.table, summed=True, wire=request.wire):
+            buffer = self.buffer(packing.dtype, packing.size)
+            pack(buffer, packing, request.arrays, request.wire)
+            self.sum(buffer)
+            unpack_means(buffer, packing, request.arrays, means, request.total)
+        return means
+
+    def close(self) -> None:
+        """See :class:`Backend`."""
+        self._buffers.clear()

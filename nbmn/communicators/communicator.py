@@ -2,151 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import operator
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from nbmn.communicators import models, objects, scattering, transport
+from nbmn.communicators import collectives, messages, models, objects, scattering
 from nbmn.communicators.activity import collective
 from nbmn.communicators.agreement import Vote, agree
-from nbmn.communicators.arrays import is_array, on_device, summing_dtype, to_device, to_host
-from nbmn.communicators.backend import HostBackend
+from nbmn.communicators.composition import build, check_here
+from nbmn.communicators.configuration import Configuration
+from nbmn.communicators.group import Group
 from nbmn.communicators.link import Link
-from nbmn.communicators.topology import Topology, host_identity, locate
+from nbmn.communicators.runtime import mpi
 from nbmn.communicators.transport import CHUNK
 
 if TYPE_CHECKING:
     from chainer import Link as Model
     from mpi4py import MPI
 
-    from nbmn.communicators.backend import Backend
     from nbmn.communicators.world import World
 
 
-class Communicator:
+class Communicator(Group):
     """Talks to the other ranks; made by :func:`create_communicator`.
 
     Methods are collective (all ranks must call them, in the same order) unless they
     say *local*. All of them see SIGINT at once. A communicator whose collective was
     interrupted raises BrokenCommunicatorError until ``world().renew()``; what
-    cannot work with the arguments of one rank is the same error on all.
+    cannot work with the arguments of one rank is the same error on all, and so is
+    another collective than the other ranks'.
+
+    An *array* is one of NumPy or CuPy, of any layout, size (0 included) and dtype without
+    Python objects. Where one is expected, a tuple or list of arrays will do, and
+    comes out as a tuple. What comes out is new memory, on the device of what went in.
     """
-
-    def __init__(
-        self, world: World, link: Link, backend: Backend, topology: Topology, name: str
-    ) -> None:
-        self._world = world
-        self._link = link
-        self._backend = backend
-        self._topology = topology
-        self.name = name
-        self.track = world.track
-
-    def __repr__(self) -> str:
-        state = f", {self._link.broken}" if self._link.broken else ""
-        return f"<Communicator {self.name!r}: rank {self.rank} of {self.size}{state}>"
-
-    @property
-    def rank(self) -> int:
-        """This process among the ranks of this communicator; local."""
-        return self._link.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks; local."""
-        return self._link.size
-
-    @property
-    def intra_rank(self) -> int:
-        """This process among the ranks on its host; local."""
-        return self._topology.intra_rank
-
-    @property
-    def intra_size(self) -> int:
-        """How many ranks are on this host; local."""
-        return self._topology.intra_size
-
-    @property
-    def inter_rank(self) -> int:
-        """This host among the hosts; local."""
-        return self._topology.inter_rank
-
-    @property
-    def inter_size(self) -> int:
-        """How many hosts; local."""
-        return self._topology.inter_size
-
-    @property
-    def mpi_comm(self) -> MPI.Comm:
-        """The MPI communicator underneath, until the next renewal; local."""
-        return self._link.comm
-
-    @property
-    def broken(self) -> str | None:
-        """How it broke, or None if it can be used; local."""
-        return self._link.dirty
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds to wait for the other ranks in one collective, None for ever; local.
-
-        A collective that waits longer raises CollectiveTimeoutError and breaks the communicator.
-        """
-        return self._link.timeout
-
-    @timeout.setter
-    def timeout(self, seconds: float | None) -> None:
-        self._link.timeout = seconds
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a communicator belongs to its process and cannot be pickled")
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
-        return self  # a copied model talks to the same ranks
 
     @collective
     def barrier(self) -> None:
         """Return when all ranks have called it."""
-        transport.barrier(self._link)
+        agree(self._link, "barrier")
 
     @collective
-    def allreduce(self, x: Any) -> Any:
-        """Return the sum over ranks.
-
-        Parameters
-        ----------
-        x
-            Array of integer, real or complex numbers, of the same shape and dtype on all
-            ranks. float16 is summed in float32 and rounded once.
-
-        Returns
-        -------
-        A new array of the shape and dtype of ``x``, on the device of ``x``.
+    def send(self, data: Any, dest: int, tag: int = 0) -> None:
+        """Send an array to one rank, which must call :meth:`recv`; local, returns when it does.
 
         Raises
         ------
-        MismatchError
-            On all ranks: shapes or dtypes differ between ranks.
         TypeError
-            On all ranks: not an array, or not of numbers.
+            Here and at ``dest``: not an array.
+        ValueError
+            Only here: there is no other rank ``dest``, or no such tag (0 to 32767).
         """
-        error: Exception | None = None
-        total = statement = None
-        try:
-            _require_array("allreduce", x)
-            host = to_host(x)
-            wide = summing_dtype(host.dtype)
-            statement = (host.shape, host.dtype.str)
-            # A flat copy: whatever the layout of x, MPI gets contiguous native numbers.
-            total = np.array(host, wide, order="C", copy=True)
-        except TypeError as caught:
-            error = caught
-        agree(self._link, "allreduce", statement, error)
-        assert total is not None
-        self._backend.sum(total.reshape(-1))
-        result = total.astype(x.dtype, copy=False)
-        return to_device(result) if on_device(x) else result
+        messages.send(self._link, data, dest, tag)
+
+    @collective
+    def recv(self, source: int, tag: int = 0) -> Any:
+        """Return the array that one rank sends by :meth:`send` with the same tag; local.
+
+        ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG`` take what comes first.
+
+        Raises
+        ------
+        TypeError
+            What was to be sent was not an array.
+        ValueError
+            There is no such rank or tag, or an object was sent (by :meth:`send_obj`).
+        """
+        return messages.recv(self._link, *_pattern(source, tag))
 
     @collective
     def bcast(self, x: Any = None, root: int = 0) -> Any:
@@ -158,40 +81,161 @@ class Communicator:
 
         Raises
         ------
-        TypeError
-            On all ranks: the root's ``x`` is no array, or one of Python objects.
+        TypeError, ValueError
+            On all ranks: the root's ``x`` is not an array, there is no such root, or the
+            ranks name different ones.
         """
-        host, meta = None, None
-        if self.rank == root:
-            try:
-                _require_array("bcast", x)
-                host = to_host(x)
-                # ascontiguousarray would turn 0-d into 1-d.
-                host = np.array(host, order="C", copy=None)
-                meta = (host.shape, host.dtype, on_device(x))
-            except TypeError as caught:
-                meta = str(caught)
-        meta = objects.bcast(self._link, meta, root)
-        if isinstance(meta, str):
-            raise TypeError(f"on rank {root}: {meta}")
-        shape, dtype, device = meta
-        if host is None:
-            host = np.empty(shape, dtype)
-        transport.bcast_in_place(self._link, host, root)
-        if self.rank == root:
-            return x
-        return to_device(host) if device else host
+        return collectives.bcast(self._link, x, root)
 
     @collective
-    def bcast_obj(self, obj: Any = None, max_buf_len: int = CHUNK, root: int = 0) -> Any:
-        """Return the root's object, pickled in messages of ``max_buf_len`` bytes at most.
+    def gather(self, x: Any, root: int = 0) -> tuple[Any, ...] | None:
+        """Return the arrays of all ranks in rank order at the root, None elsewhere.
+
+        Shapes may differ between ranks, dtypes may not.
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks: not an array, no such root, or ranks differ in dtype or root.
+        """
+        return collectives.gather(self._link, x, root)
+
+    @collective
+    def allgather(self, x: Any) -> tuple[Any, ...]:
+        """Return the arrays of all ranks in rank order.
+
+        Shapes may differ between ranks, dtypes may not.
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks: not an array, or dtypes differ.
+        """
+        return collectives.allgather(self._link, x)
+
+    @collective
+    def alltoall(self, xs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what each rank has for this one, in rank order.
+
+        Parameters
+        ----------
+        xs
+            One array for each rank, or one array whose first axis is as long as there are
+            ranks. Shapes may differ, dtypes may not.
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks: not arrays, not as many as ranks, or dtypes differ.
+        """
+        return collectives.alltoall(self._link, xs)
+
+    @collective
+    def scatter(self, xs: Sequence[Any] | None = None, root: int = 0) -> Any:
+        """Return this rank's array of the root's; what other ranks pass is ignored.
+
+        Parameters
+        ----------
+        xs
+            At the root: one array for each rank, or one array whose first axis is as long as
+            there are ranks. Shapes may differ, dtypes may not.
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks: not arrays, not as many as ranks, dtypes differ, there is no such root,
+            or the ranks name different ones.
+        """
+        return collectives.scatter(self._link, xs, root)
+
+    @collective
+    def allreduce(self, x: Any) -> Any:
+        """Return the sum over ranks, elementwise.
+
+        Parameters
+        ----------
+        x
+            Array of integer, real or complex numbers, of the same shape and dtype on all
+            ranks. Integers wrap around as in NumPy; float16 is summed in float32 and
+            rounded once.
+
+        Returns
+        -------
+        A new array of the shape and dtype of ``x``, on the device of ``x``.
+
+        Raises
+        ------
+        MismatchError
+            On all ranks: shapes or dtypes differ between ranks.
+        TypeError
+            On all ranks: not an array, or not of numbers (dates, texts, truth values).
+        """
+        return collectives.allreduce(self._link, self._parts.arrays, x)
+
+    @collective
+    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send an object to one rank, which must call :meth:`recv_obj`; local.
+
+        Returns when it is being received, or earlier where it is short.
 
         Raises
         ------
         TypeError
-            On all ranks: the object cannot be pickled.
+            Here and at ``dest``: it cannot be pickled.
+        ValueError
+            Only here: there is no other rank ``dest``, or no such tag (0 to 32767).
         """
-        return objects.bcast(self._link, obj, root, max_buf_len)
+        messages.send_obj(self._link, obj, dest, tag)
+
+    @collective
+    def recv_obj(
+        self, source: int, status: MPI.Status | None = None, tag: int | None = None
+    ) -> Any:
+        """Return the object that one rank sends by :meth:`send_obj`; local.
+
+        Parameters
+        ----------
+        source
+            Its rank; ``MPI.ANY_SOURCE`` takes what comes first.
+        status
+            Is told source and tag.
+        tag
+            None or ``MPI.ANY_TAG`` for any.
+
+        Raises
+        ------
+        TypeError
+            What was to be sent cannot be pickled.
+        ValueError
+            There is no such rank or tag, or an array was sent (by :meth:`send`).
+        """
+        return messages.recv_obj(self._link, *_pattern(source, tag), status)
+
+    @collective
+    def bcast_obj(self, obj: Any = None, max_buf_len: int = CHUNK, root: int = 0) -> Any:
+        """Return the root's object, pickled, in messages of ``max_buf_len`` bytes at most.
+
+        Returns
+        -------
+        ``obj`` itself at the root. Large arrays in it go without another copy.
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks: the object cannot be pickled, there is no such root, or the ranks
+            name different ones.
+        """
+        payload, error = None, None
+        try:
+            root = collectives.check_root(self._link, root)
+            if operator.index(max_buf_len) < 1:
+                raise ValueError(f"max_buf_len must be positive, not {max_buf_len}")
+            payload = objects.dump(obj) if self.rank == root else None
+        except (TypeError, ValueError) as caught:
+            error = caught
+        agree(self._link, "bcast_obj", f"from root {root}, in {max_buf_len} bytes", error)
+        got = objects.bcast(self._link, payload, root, max_buf_len)
+        return obj if self.rank == root else got
 
     @collective
     def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
@@ -199,10 +243,18 @@ class Communicator:
 
         Raises
         ------
-        TypeError
-            On all ranks: an object cannot be pickled.
+        TypeError, ValueError
+            On all ranks: an object cannot be pickled, there is no such root, or the ranks
+            name different ones.
         """
-        return objects.gather(self._link, obj, root)
+        payload, error = None, None
+        try:
+            root = collectives.check_root(self._link, root)
+            payload = objects.dump(obj)
+        except (TypeError, ValueError) as caught:
+            error = caught
+        agree(self._link, "gather_obj", f"to root {root}", error)
+        return objects.gather_dumped(self._link, payload, root)
 
     @collective
     def allgather_obj(self, obj: Any) -> list[Any]:
@@ -213,25 +265,27 @@ class Communicator:
         TypeError
             On all ranks: an object cannot be pickled.
         """
-        return objects.allgather(self._link, obj)
+        return self._allgather("allgather_obj", obj)
 
     @collective
     def allreduce_obj(self, obj: Any) -> Any:
-        """Return the sum (``+``) of the objects of all ranks, in rank order."""
-        first, *others = objects.allgather(self._link, obj)
-        for other in others:
-            first = first + other
-        return first
+        """Return the sum (``+``) of the objects of all ranks, in rank order.
 
-    @collective
-    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Send an object to one rank, which must call ``recv_obj``; returns when it has."""
-        objects.send(self._link, obj, dest, tag)
+        Raises
+        ------
+        TypeError
+            On all ranks: an object cannot be pickled, or two cannot be added.
+        """
+        return functools.reduce(operator.add, self._allgather("allreduce_obj", obj))
 
-    @collective
-    def recv_obj(self, source: int, tag: int = 0) -> Any:
-        """Return the object that one rank sends by ``send_obj`` with the same tag."""
-        return objects.recv(self._link, source, tag)
+    def _allgather(self, operation: str, obj: Any) -> list[Any]:
+        payload, error = None, None
+        try:
+            payload = objects.dump(obj)
+        except TypeError as caught:
+            error = caught
+        agree(self._link, operation, None, error)
+        return objects.allgather_dumped(self._link, payload)
 
     @collective
     def bcast_data(self, model: Model) -> None:
@@ -245,7 +299,7 @@ class Communicator:
         MismatchError
             On all ranks: the parameters differ in name, shape or dtype.
         """
-        models.broadcast(self._link, self._backend, model)
+        models.broadcast(self._link, self._parts.gradients, model)
 
     def broadcast_data(self, model: Model) -> None:
         """The older name of :meth:`bcast_data`."""
@@ -255,7 +309,8 @@ class Communicator:
     def multi_node_mean_grad(self, model: Model, zero_fill: bool = False) -> None:
         """Replace each gradient of the model by its mean over ranks.
 
-        A gradient that is None on some ranks counts as zero there, and all ranks get the
+        Beforehand each is rounded to the configuration's ``allreduce_grad_dtype``, if there is
+        one. A gradient that is None on some ranks counts as zero there, and all ranks get the
         mean. float16 is averaged in float32 and rounded once.
 
         Parameters
@@ -272,7 +327,7 @@ class Communicator:
             On all ranks: the parameters differ in name, shape or dtype, or some are initialised
             on some ranks only.
         """
-        models.average(self._link, self._backend, model, zero_fill)
+        models.average(self._link, self._parts.gradients, model, zero_fill, wire=self._wire)
 
     def allreduce_grad(self, model: Model, zero_fill: bool = False) -> None:
         """The older name of :meth:`multi_node_mean_grad`."""
@@ -281,7 +336,7 @@ class Communicator:
     @collective
     def replace_data(self, model: Model) -> bool:
         """Like :meth:`bcast_data`; return whether a value this rank had was a different one."""
-        return models.broadcast(self._link, self._backend, model)
+        return models.broadcast(self._link, self._parts.gradients, model)
 
     @collective
     def average_gradients(
@@ -303,7 +358,14 @@ class Communicator:
             Whose gradients count; None for all ranks'.
         """
         return models.average(
-            self._link, self._backend, model, zero_fill, stale=stale, share=share, lenient=True
+            self._link,
+            self._parts.gradients,
+            model,
+            zero_fill,
+            stale=stale,
+            share=share,
+            lenient=True,
+            wire=self._wire,
         )
 
     @collective
@@ -362,21 +424,86 @@ class Communicator:
     def split(self, color: int | None, key: int) -> Communicator | None:
         """Return a communicator among the ranks with the same color, ordered by key.
 
-        None as color takes part without joining any; it returns None.
+        It has the name, timeout and configuration of this one.
+
+        Parameters
+        ----------
+        color
+            A number from 0 on; None (or ``MPI.UNDEFINED``) takes part without joining
+            any, and returns None.
+        key
+            Ranks with equal keys keep their order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks: ``color`` or ``key`` of one is no such number.
         """
+        error = None
+        try:
+            color, key = _color(color), _int32("key", key)
+        except (TypeError, ValueError) as caught:
+            error = caught
+        agree(self._link, "split", None, error)
         link = self._world.split(self._link, color, key)
         if link is None:
             return None
-        return compose(self._world, link, objects.allgather(link, host_identity()), self.name)
+        hosts = [self._hosts[self._link.members.index(member)] for member in link.members]
+        part = compose(self._world, link, hosts, self.name, self._config.copy())
+        part.timeout = self.timeout
+        return part
+
+    @property
+    def _wire(self) -> str | None:
+        dtype = self._config.get("allreduce_grad_dtype")
+        return None if dtype is None else dtype.str
 
 
-def compose(world: World, link: Link, hosts: list[str], name: str) -> Communicator:
-    """Put a communicator together over a link; local."""
-    return Communicator(world, link, HostBackend(link), locate(hosts, link.rank), name)
+def compose(
+    world: World,
+    link: Link,
+    hosts: Sequence[Hashable],
+    name: str,
+    config: Configuration | None = None,
+) -> Communicator:
+    """Put a communicator together; collective over ``link``.
+
+    Parameters
+    ----------
+    hosts
+        The host of each rank, in rank order; the same on all.
+
+    Raises
+    ------
+    ValueError
+        On all ranks: it cannot work on these hosts.
+    """
+    check_here(name, hosts)
+    parts = build(world, link, hosts, name)
+    return Communicator(world, link, hosts, name, parts, config or Configuration())
 
 
-def _require_array(operation: str, x: Any) -> None:
-    if not is_array(x):
-        raise TypeError(f"{operation} takes an array, not {type(x).__name__}")
-    if x.dtype.hasobject:
-        raise TypeError(f"{operation} takes an array of numbers, not of Python objects")
+def _pattern(source: int, tag: int | None) -> tuple[int | None, int | None]:
+    MPI = mpi()
+    return (
+        None if source == MPI.ANY_SOURCE else source,
+        None if tag is None or tag == MPI.ANY_TAG else tag,
+    )
+
+
+def _color(color: int | None) -> int | None:
+    if color is None or color == mpi().UNDEFINED:
+        return None
+    if _int32("color", color) < 0:
+        raise ValueError(f"color must not be negative, but is {color}")
+    return operator.index(color)
+
+
+def _int32(what: str, value: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {value!r}") from None
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{what} must fit into 32 bits, but is {number}")
+    return number

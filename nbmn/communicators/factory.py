@@ -7,22 +7,15 @@ from typing import TYPE_CHECKING, Any
 from nbmn.communicators.activity import collective
 from nbmn.communicators.agreement import agree
 from nbmn.communicators.communicator import Communicator, compose
+from nbmn.communicators.composition import check
+from nbmn.communicators.configuration import Configuration
 from nbmn.communicators.topology import host_identity
 from nbmn.communicators.world import World, world
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_HOST = frozenset({"auto", "naive", "flat"})
-_NOT_YET = {
-    "dummy": "it only measures what remains without communication",
-    "hierarchical": "it needs a backend per host and one between hosts",
-    "non_cuda_aware": "it needs a backend for GPUs",
-    "pure_nccl": "it needs the NCCL backend",
-    "shared_memory": "it needs the shared-memory backend",
-    "single_node": "it needs the NCCL backend",
-    "two_dimensional": "it needs a backend per host and one between hosts",
-}
+_OPTIONS = ("allreduce_grad_dtype", "batched_copy")
 
 
 def create_communicator(
@@ -30,23 +23,40 @@ def create_communicator(
 ) -> Communicator:
     """Make a communicator; collective over the ranks of ``mpi_comm``.
 
+    Names differ in how gradients are averaged:
+
+    ``auto``
+        The fastest of the others that works where it runs.
+    ``naive``, ``flat``, ``non_cuda_aware``
+        All ranks alike, through host memory and MPI.
+    ``shared_memory``, ``single_node``
+        In memory that all ranks share; they must be on one host.
+    ``hierarchical``
+        On each host, then between the hosts' first ranks.
+    ``two_dimensional``
+        In shards: on each host, then between ranks of equal place on their hosts.
+    ``dummy``
+        Not at all: to measure how long the rest takes.
+    ``pure_nccl``
+        Needs NCCL.
+
     Parameters
     ----------
     communicator_name
-        ``auto`` takes the fastest that works where it runs. ``naive`` and ``flat`` average
-        through host memory and MPI.
+        One of the above, the same on all ranks.
     mpi_comm
         An mpi4py communicator whose ranks take part; None for all. It is duplicated.
     allreduce_grad_dtype
-        dtype in which gradients travel. None: their own, and float32 for float16.
+        dtype to which gradients are rounded before they are averaged: float16, float32,
+        float64, or None for their own. Sums of float16 are those of float32.
     batched_copy
-        Accepted and without effect: gradients are always packed.
+        Accepted and without effect: gradients are always packed together.
 
     Raises
     ------
     ValueError
         On all ranks: the name is unknown or cannot work here (the message says why), an option
-        cannot be had with it, or the ranks do not name the same.
+        cannot be had, or the ranks do not ask for the same.
     TypeError
         On all ranks: an unknown option.
     """
@@ -63,27 +73,20 @@ class _Maker:
         self, name: str, mpi_comm: MPI.Comm | None, options: dict[str, Any]
     ) -> Communicator:
         error: Exception | None = None
+        config = None
         try:
-            _check(name, dict(options))
+            check(name)
+            config = _configuration(options)
         except (TypeError, ValueError) as caught:
             error = caught
         link, hosts = self.world.open_link(mpi_comm, host_identity())
-        statement = (name, tuple(sorted((key, str(value)) for key, value in options.items())))
-        agree(link, "create_communicator", statement, error)
-        return compose(self.world, link, hosts, name)
+        statement = (name, None if config is None else tuple(sorted(config.all().items())))
+        agree(link, "create_communicator", str(statement), error)
+        return compose(self.world, link, hosts, name, config)
 
 
-def _check(name: str, options: dict[str, Any]) -> None:
-    if name in _NOT_YET:
-        raise ValueError(
-            f"communicator {name!r} does not exist in this version: {_NOT_YET[name]}; "
-            "use 'auto' or 'naive'"
-        )
-    if name not in _HOST:
-        raise ValueError(f"unknown communicator {name!r}; there are {', '.join(sorted(_HOST))}")
-    options.pop("batched_copy", None)
-    dtype = options.pop("allreduce_grad_dtype", None)
-    if dtype is not None:
-        raise ValueError(f"communicator {name!r} cannot choose allreduce_grad_dtype ({dtype})")
-    if options:
-        raise TypeError(f"create_communicator got unknown options: {', '.join(sorted(options))}")
+def _configuration(options: dict[str, Any]) -> Configuration:
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise TypeError(f"create_communicator got unknown options: {', '.join(unknown)}")
+    return Configuration(options)

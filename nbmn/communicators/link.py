@@ -2,82 +2,63 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import struct
+import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbmn.communicators.errors import BrokenCommunicatorError, MismatchError
-from nbmn.communicators.runtime import mpi
+from nbmn.communicators.errors import (
+    BrokenCommunicatorError,
+    CollectiveTimeoutError,
+    MismatchError,
+)
+from nbmn.communicators.ledger import Ledger, Operation
 from nbmn.communicators.waiting import wait
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+Pending = Operation
+
 
 class Uid(NamedTuple):
     """Names a link alike on all its ranks."""
 
-    leader: int
-    """World rank of its rank 0."""
+    members: tuple[int, ...]
+    """World ranks, in the link's rank order."""
     number: int
-    """Counted by the leader."""
-
-
-class Pending:
-    """An operation under way; owns its buffers until MPI is done with them."""
-
-    __slots__ = ("buffers", "request")
-
-    def __init__(self, buffers: tuple[Any, ...]) -> None:
-        self.buffers = buffers
-        self.request: MPI.Request | None = None
-
-    def has_ended(self) -> bool:
-        """Whether MPI is done with the buffers, for better or worse; local."""
-        if self.request is None:  # interrupted before MPI's answer arrived here
-            return False
-        try:
-            return self.request.Test()
-        except mpi().Exception:
-            return True
-
-
-class Tally:
-    """What this rank has begun on one MPI communicator; kept as long as that is."""
-
-    __slots__ = ("messages", "sequence")
-
-    def __init__(self) -> None:
-        self.sequence = 0
-        """Collectives."""
-        self.messages: Counter[tuple[int, int]] = Counter()
-        """(source, dest) to messages sent minus received."""
+    """Counts the links made for these members."""
 
 
 class Link:
-    """One group of ranks that talk over one MPI communicator, replaced when it breaks.
+    """One group of ranks that talk over one MPI communicator, replaced if it must be.
 
     Everything that must survive a renewal refers to the link, never to its MPI
     communicator. ``generation`` counts renewals: what was built for an older one
-    (buffers, windows) must be built again.
+    must be built again.
+
+    Parameters
+    ----------
+    explain
+        Says, for the error of a wait that took too long, whom it waited for.
     """
 
     def __init__(
-        self, uid: Uid, members: tuple[int, ...], comm: MPI.Comm, abandon: Callable[[Any], None]
+        self, uid: Uid, ledger: Ledger, explain: Callable[[Link], str] | None = None
     ) -> None:
         self.uid = uid
-        self.members = members
-        self.rank: int = comm.Get_rank()
-        self.size: int = comm.Get_size()
+        self.members = uid.members
+        self.ledger = ledger
+        self.rank = ledger.rank
+        self.size = ledger.size
         self.timeout: float | None = None
+        self.verify = False
         self.generation = 0
+        self.code = code_of(uid, 0)
+        self.calls = 0
         self.broken: str | None = None
         self.lost = False
-        self.abandoned = False
-        self.tally = Tally()
-        self._comm = comm
-        self._abandon = abandon
-        self._pending: list[Pending] = []
+        self._explain = explain
 
     @property
     def comm(self) -> MPI.Comm:
@@ -88,100 +69,139 @@ class Link:
         BrokenCommunicatorError
             A collective on it was left before it was complete.
         """
-        if self.dirty is not None:
-            remedy = (
-                "create it again on all ranks"
-                if self.lost
-                else "renew it: nbmn.communicators.world().renew() on all ranks "
-                "(in a notebook this happens before the next cell)"
-            )
-            raise BrokenCommunicatorError(
-                f"rank {self.rank}: this communicator {self.broken}; {remedy}"
-            )
-        return self._comm
+        if self.broken is not None:
+            raise self._unusable()
+        return self.ledger.comm
 
     @property
     def dirty(self) -> str | None:
         """How it broke, or None."""
-        if self._pending and self.broken is None:
-            self._break("was interrupted between two steps of a collective")
         return self.broken
 
-    def start(self, begin: Callable[[MPI.Comm], MPI.Request], *buffers: Any) -> Pending:
-        """Begin a non-blocking collective; ``buffers`` live until it is complete."""
-        comm = self.comm
-        self.tally.sequence += 1
-        return self._begin(comm, begin, buffers)
+    @property
+    def sequence(self) -> int:
+        """Collectives of MPI that this rank has begun since the last renewal."""
+        return self.ledger.begun
 
-    def finish(self, pending: Pending) -> None:
+    def start(self, begin: Callable[[Any], Any], *buffers: Any) -> Operation:
+        """Begin a non-blocking collective; ``buffers`` live until it is complete.
+
+        ``begin`` gets what has the methods of an MPI communicator, and calls one.
+        """
+        if self.broken is not None:
+            raise self._unusable()
+        ledger = self.ledger
+        try:
+            begin(ledger.calls)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        operation = ledger.open[-1]
+        operation.keep = buffers
+        return operation
+
+    def finish(self, operation: Operation) -> None:
         """Wait until a started operation is complete on this rank."""
-        self._wait(pending)
+        try:
+            wait(operation.test, self.timeout)
+        except BaseException as error:
+            error = self._explained(error)
+            self.fail(error)
+            raise error from None
+        self.ledger.close(operation)
 
-    def run(self, begin: Callable[[MPI.Comm], MPI.Request], *buffers: Any) -> None:
+    def run(self, begin: Callable[[Any], Any], *buffers: Any) -> None:
         """Run one collective."""
         self.finish(self.start(begin, *buffers))
 
     def send(self, begin: Callable[[MPI.Comm], MPI.Request], dest: int, *buffers: Any) -> None:
         """Run one send; counted, so that a message never received is noticed at renewal."""
-        self.check_peer(dest)
-        comm = self.comm
-        self.tally.messages[self.rank, dest] += 1
-        self._wait(self._begin(comm, begin, buffers))
+        self._message(begin, dest, buffers, receives=False)
 
     def receive(self, begin: Callable[[MPI.Comm], MPI.Request], source: int, *buffers: Any) -> None:
         """Run one receive."""
-        self.check_peer(source)
-        self._wait(self._begin(self.comm, begin, buffers))
-        self.tally.messages[source, self.rank] -= 1
-
-    def check_peer(self, peer: int) -> None:
-        """Raise MismatchError unless there is such a rank; local, before MPI hears of it."""
-        if not 0 <= peer < self.size:
-            raise MismatchError(f"rank {self.rank}: no rank {peer}, there are {self.size}")
+        self._message(begin, source, buffers, receives=True)
 
     def renewed(self, comm: MPI.Comm) -> None:
-        """Take a fresh MPI communicator; the link is as new."""
-        self._comm = comm
-        self._pending = []
+        """Take an MPI communicator with nothing outstanding; the link is as new."""
+        self.ledger.reset(comm)
         self.broken = None
-        self.abandoned = False
-        self.tally = Tally()
+        self.calls = 0
         self.generation += 1
+        self.code = code_of(self.uid, self.generation)
+
+    def fail(self, error: BaseException) -> None:
+        """Break because of an error, here or in what belongs together with this link."""
+        if self.broken is None:
+            self.broken = _cause(error)
 
     def lose(self, why: str) -> None:
         """Break for good: some of its ranks no longer hold it."""
         self.broken = why
         self.lost = True
 
-    def _begin(
-        self, comm: MPI.Comm, begin: Callable[[MPI.Comm], MPI.Request], buffers: tuple[Any, ...]
-    ) -> Pending:
-        # Listed before MPI learns of the buffers: an interrupt that lands between the
-        # call and the assignment must not free memory that MPI still writes to.
-        pending = Pending(buffers)
-        self._pending.append(pending)
+    def _message(
+        self,
+        begin: Callable[[MPI.Comm], MPI.Request],
+        peer: int,
+        buffers: tuple[Any, ...],
+        *,
+        receives: bool,
+    ) -> None:
+        if not 0 <= peer < self.size:
+            raise MismatchError(f"rank {self.rank}: no rank {peer}, there are {self.size}")
+        comm = self.comm
         try:
-            pending.request = begin(comm)
+            calls = _Messages(self.ledger, comm, peer, receives)
+            begin(calls)
         except BaseException as error:
-            self._break(_cause(error))
+            self.fail(error)
             raise
-        return pending
+        operation = self.ledger.open[-1]
+        operation.keep = buffers
+        self.finish(operation)
 
-    def _wait(self, pending: Pending) -> None:
-        assert pending.request is not None
-        try:
-            wait(pending.request.Test, self.timeout)
-        except BaseException as error:
-            self._break(_cause(error))
-            raise
-        self._pending.remove(pending)
+    def _unusable(self) -> BrokenCommunicatorError:
+        remedy = (
+            "create it again on all ranks"
+            if self.lost
+            else "renew it: nbmn.communicators.world().renew() on all ranks "
+            "(in a notebook this happens before the next cell)"
+        )
+        return BrokenCommunicatorError(
+            f"rank {self.rank}: this communicator {self.broken}; {remedy}"
+        )
 
-    def _break(self, why: str) -> None:
-        self.broken = why
-        if self._pending:
-            self.abandoned = True
-            self._abandon((self._comm, self._pending))
-            self._pending = []
+    def _explained(self, error: BaseException) -> BaseException:
+        if isinstance(error, CollectiveTimeoutError) and self._explain is not None:
+            return CollectiveTimeoutError(f"rank {self.rank} {error}: {self._explain(self)}")
+        return error
+
+
+def code_of(uid: Uid, generation: int) -> int:
+    """Return 32 bits that name a link alike on all its ranks, in one generation."""
+    numbers = (*uid.members, uid.number, generation)
+    return zlib.crc32(struct.pack(f"<{len(numbers)}q", *numbers))
+
+
+class _Messages:
+    """Stands for the MPI communicator where a message is begun."""
+
+    __slots__ = ("_comm", "_ledger", "_peer", "_receives")
+
+    def __init__(self, ledger: Ledger, comm: MPI.Comm, peer: int, receives: bool) -> None:
+        self._ledger = ledger
+        self._comm = comm
+        self._peer = peer
+        self._receives = receives
+
+    def __getattr__(self, name: str) -> Callable[..., Operation]:
+        method = getattr(self._comm, name)
+
+        def call(*args: Any) -> Operation:
+            return self._ledger.exchange(method, args, self._peer, receives=self._receives)
+
+        return call
 
 
 def _cause(error: BaseException) -> str:

@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nbmn.communicators import objects
-from nbmn.communicators.agreement import Vote, raise_together
-from nbmn.communicators.backend import Backend
+from nbmn.communicators import objects, transport
+from nbmn.communicators.agreement import Vote, exchange, raise_together
+from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.errors import MismatchError
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import (
     Entry,
-    Packing,
     Table,
+    beside,
     check_together,
     data_table,
     grad_table,
     known_somewhere,
     named,
-    pack_data,
-    pack_grads,
+    pack,
     plan_packing,
     uninitialized_somewhere,
     union,
     unpack_data,
-    unpack_mean,
 )
 
 if TYPE_CHECKING:
@@ -69,15 +67,14 @@ def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool
         table = data_table(params)
     except (AttributeError, TypeError) as caught:
         error = caught
-    vote = Vote(link, ("bcast_data", table), failed=error is not None)
+    vote = Vote(link, ("bcast_data", None, table), failed=error is not None)
     outcome = vote.outcome()
     if outcome.failed:
         raise_together(link, "bcast_data", error)
     if outcome.unanimous:
-        packings = plan_packing(params, table, summed=False)
-        return bool(_broadcast_from(link, backend, root, packings))
+        return bool(_broadcast_from(link, backend, root, params, table))
 
-    tables: list[Table] = objects.allgather(link, table)
+    tables: list[Table] = exchange(link, "bcast_data", None, table)
     check_together(tables)
     known = known_somewhere(tables)
     for (_, param), entry in zip(params, known, strict=True):
@@ -88,10 +85,9 @@ def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool
     changed = False
     for source in sorted({rank for rank in sources if rank is not None}):
         chosen = [i for i, rank in enumerate(sources) if rank == source]
-        packings = plan_packing(
-            [params[i] for i in chosen], tuple(known[i] for i in chosen), summed=False
+        replaced = _broadcast_from(
+            link, backend, source, [params[i] for i in chosen], tuple(known[i] for i in chosen)
         )
-        replaced = _broadcast_from(link, backend, source, packings)
         changed |= any(id(param) in had for param in replaced)
     return changed
 
@@ -105,6 +101,7 @@ def average(
     stale: bool = False,
     share: Share | None = None,
     lenient: bool = False,
+    wire: str | None = None,
 ) -> Averaged:
     """Replace gradients by their means over ranks; collective.
 
@@ -121,29 +118,36 @@ def average(
     lenient
         Call it off, instead of raising, where the ranks' parameters differ in being
         initialised.
+    wire
+        The dtype to which each rank's gradients are rounded before they are averaged;
+        None for their own. The means have the gradients' dtype.
     """
     share = share or Share(True, link.size)
-    params, table, packings, error = [], (), [], None
+    params, table, prepared, error = [], (), None, None
+
+    def prepare(agreed: Table) -> Any:
+        grads = [
+            param.grad if share.counts and entry.present else None
+            for (_, param), entry in zip(params, agreed, strict=True)
+        ]
+        return backend.prepare(MeanRequest(agreed, grads, share.total, wire))
+
     try:
         params = named(model)
         table = grad_table(params, zero_fill)
-        packings = plan_packing(params, table, summed=True)
+        # Before the vote, so that its outcome says that all ranks have prepared.
+        prepared = prepare(table)
     except (AttributeError, TypeError) as caught:
         error = caught
-    statement = ("multi_node_mean_grad", zero_fill, table)
-    vote = Vote(link, statement, failed=error is not None, flag=stale)
-    # The first buffer is packed while the votes travel.
-    first = pack_grads(backend, packings[0]) if packings and share.counts else None
-    outcome = vote.outcome()
+    # What must be alike; the rest may differ, as long as the tables fit together.
+    options = f"zero_fill={zero_fill}, allreduce_grad_dtype={wire}, of {share.total}"
+    statement = ("multi_node_mean_grad", options, table)
+    outcome = Vote(link, statement, failed=error is not None, flag=stale).outcome()
     if outcome.failed:
         raise_together(link, "multi_node_mean_grad", error)
     if not outcome.unanimous:
-        first = None
-        said = objects.allgather(link, (zero_fill, table))
-        tables = [theirs for _, theirs in said]
+        tables: list[Table] = exchange(link, "multi_node_mean_grad", options, table)
         check_together(tables)
-        if len({fill for fill, _ in said}) > 1:
-            raise MismatchError("multi_node_mean_grad: zero_fill differs between ranks")
         odd = uninitialized_somewhere(tables)
         if odd and lenient:
             return Averaged.STALE
@@ -152,18 +156,14 @@ def average(
                 f"parameters initialised on some ranks only: {', '.join(odd)}; "
                 "call bcast_data(model) on all ranks first"
             )
-        packings = plan_packing(params, union(tables), summed=True)
+        prepared = prepare(union(tables))
+        transport.barrier(link)
     if outcome.flagged:
         return Averaged.STALE
-    for packing in packings:
-        if share.counts:
-            buffer = pack_grads(backend, packing) if first is None else first
-        else:
-            buffer = backend.buffer(packing.dtype, packing.size)
-            buffer.fill(0)
-        first = None
-        backend.sum(buffer)
-        unpack_mean(buffer, packing, share.total)
+    means = backend.mean(prepared)
+    for (_, param), mean in zip(params, means, strict=True):
+        if mean is not None and mean is not param.grad:
+            param.grad = beside(param, mean)
     return Averaged.DONE
 
 
@@ -174,17 +174,20 @@ def count_ranks(link: Link, counts: bool) -> Share:
 
 
 def _broadcast_from(
-    link: Link, backend: Backend, source: int, packings: list[Packing]
+    link: Link,
+    backend: Backend,
+    source: int,
+    params: Sequence[tuple[str, Parameter]],
+    table: Table,
 ) -> list[Parameter]:
     changed: list[Parameter] = []
-    for packing in packings:
+    for packing in plan_packing(table, summed=False):
+        buffer = backend.buffer(packing.dtype, packing.size)
         if link.rank == source:
-            buffer = pack_data(backend, packing)
-        else:
-            buffer = backend.buffer(packing.dtype, packing.size)
+            pack(buffer, packing, [param.array for _, param in params])
         backend.bcast(buffer, source)
         if link.rank != source:
-            changed += unpack_data(buffer, packing)
+            changed += unpack_data(buffer, packing, params)
     return changed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nbmn.communicators.arrays import on_device, summing_dtype, to_host
-from nbmn.communicators.backend import Backend
 from nbmn.communicators.errors import MismatchError
 
 if TYPE_CHECKING:
@@ -101,95 +101,104 @@ def known_somewhere(tables: Sequence[Table]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a parameter lies in a flat buffer."""
+    """Where one parameter's values lie in a flat buffer."""
 
-    param: Parameter
+    index: int
+    """In the table."""
     shape: tuple[int, ...]
+    dtype: np.dtype
     begin: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Parameters that travel in one buffer."""
+    """Values that travel in one buffer."""
 
     dtype: np.dtype
     size: int
     spans: tuple[Span, ...]
 
 
-def plan_packing(
-    params: Sequence[tuple[str, Parameter]], table: Table, *, summed: bool
-) -> list[Packing]:
+@functools.lru_cache(maxsize=64)
+def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tuple[Packing, ...]:
     """Lay out the present parameters, one buffer per dtype; equal on all ranks.
 
-    ``summed`` widens dtypes to what can be summed (float16 travels as float32).
+    Parameters
+    ----------
+    summed
+        Widen dtypes to what can be summed (float16 travels as float32).
+    wire
+        The dtype in which values travel; None for their own.
     """
     spans: dict[np.dtype, list[Span]] = {}
-    for (_, param), entry in zip(params, table, strict=True):
+    for index, entry in enumerate(table):
         if entry.present and entry.shape is not None:
-            dtype = np.dtype(entry.dtype)
+            own = np.dtype(entry.dtype)
+            dtype = np.dtype(wire) if wire is not None and own.kind == "f" else own
             row = spans.setdefault(summing_dtype(dtype) if summed else dtype, [])
             begin = row[-1].end if row else 0
-            row.append(Span(param, entry.shape, begin, begin + prod(entry.shape)))
-    return [
+            row.append(Span(index, entry.shape, own, begin, begin + prod(entry.shape)))
+    return tuple(
         Packing(dtype, spans[dtype][-1].end, tuple(spans[dtype]))
         for dtype in sorted(spans, key=lambda dtype: dtype.str)
-    ]
+    )
 
 
-def pack_grads(backend: Backend, packing: Packing) -> np.ndarray:
-    """Copy gradients into a buffer of the backend; zeros where there is none."""
-    buffer = backend.buffer(packing.dtype, packing.size)
+def pack(
+    buffer: np.ndarray, packing: Packing, arrays: Sequence[Any], wire: str | None = None
+) -> None:
+    """Copy arrays into ``buffer``, rounded to ``wire``; zeros where one is None."""
     for span in packing.spans:
         place = buffer[span.begin : span.end]
-        grad = span.param.grad
-        if grad is None:
+        array = arrays[span.index]
+        if array is None:
             place.fill(0)
         else:
-            np.copyto(place.reshape(span.shape), to_host(grad))
-    return buffer
+            np.copyto(place.reshape(span.shape), rounded(to_host(array), wire))
 
 
-def unpack_mean(buffer: np.ndarray, packing: Packing, count: int) -> None:
-    """Set each gradient to its part of ``buffer`` divided by ``count``."""
+def rounded(array: np.ndarray, wire: str | None) -> np.ndarray:
+    """Return ``array`` in the dtype ``wire`` if it is one of reals; otherwise as it is."""
+    if wire is None or array.dtype.kind != "f":
+        return array
+    return array.astype(wire, copy=False)
+
+
+def unpack_means(
+    buffer: np.ndarray, packing: Packing, arrays: Sequence[Any], means: list[Any], count: int
+) -> None:
+    """Set ``means`` to the parts of ``buffer`` divided by ``count``, in place of ``arrays``
+    where that is safe, otherwise in new arrays."""
     written: set[int] = set()
     for span in packing.spans:
-        mean = buffer[span.begin : span.end].reshape(span.shape)
-        param = span.param
-        grad = param.grad
+        total = buffer[span.begin : span.end].reshape(span.shape)
+        array = arrays[span.index]
         # Chainer lets gradients share memory (of an addition, both operands get the same
         # array) and be read-only views (of a sum): those must not be written to.
         if (
-            type(grad) is np.ndarray
-            and grad.flags.owndata
-            and grad.flags.writeable
-            and id(grad) not in written
+            type(array) is np.ndarray
+            and array.flags.owndata
+            and array.flags.writeable
+            and array.dtype == span.dtype
+            and id(array) not in written
         ):
-            np.divide(mean, count, out=grad, casting="same_kind")
-            written.add(id(grad))
+            np.divide(total, count, out=array, casting="same_kind")
+            written.add(id(array))
+            means[span.index] = array
         else:
             # asarray: of 0-d arrays, NumPy's quotient is a scalar.
-            divided = np.asarray(np.divide(mean, count)).astype(param.dtype, copy=False)
-            param.grad = _beside(param, divided)
-            if type(param.grad) is np.ndarray:
-                written.add(id(param.grad))
+            means[span.index] = np.asarray(np.divide(total, count)).astype(span.dtype, copy=False)
 
 
-def pack_data(backend: Backend, packing: Packing) -> np.ndarray:
-    """Copy values into a buffer of the backend."""
-    buffer = backend.buffer(packing.dtype, packing.size)
-    for span in packing.spans:
-        np.copyto(buffer[span.begin : span.end].reshape(span.shape), to_host(span.param.array))
-    return buffer
-
-
-def unpack_data(buffer: np.ndarray, packing: Packing) -> list[Parameter]:
+def unpack_data(
+    buffer: np.ndarray, packing: Packing, params: Sequence[tuple[str, Parameter]]
+) -> list[Parameter]:
     """Set each value to its part of ``buffer``; return the parameters that it changed."""
     changed = []
     for span in packing.spans:
         fresh = buffer[span.begin : span.end].reshape(span.shape)
-        param = span.param
+        param = params[span.index][1]
         array = param.array
         if _same_bits(fresh, to_host(array)):
             continue
@@ -197,7 +206,7 @@ def unpack_data(buffer: np.ndarray, packing: Packing) -> list[Parameter]:
         if type(array) is np.ndarray and array.flags.writeable:
             np.copyto(array, fresh, casting="same_kind")
         else:
-            param.array = _beside(param, fresh.copy())
+            param.array = beside(param, fresh.copy())
     return changed
 
 
@@ -206,7 +215,7 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def _beside(param: Parameter, values: np.ndarray) -> Any:
+def beside(param: Parameter, values: np.ndarray) -> Any:
     """Return ``values`` on the device of ``param``."""
     if on_device(param.array):
         from nbmn.communicators.arrays import to_device

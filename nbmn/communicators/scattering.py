@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nbmn.communicators import objects, transport
+from nbmn.communicators import messages, objects
 from nbmn.communicators.agreement import agree
+from nbmn.communicators.collectives import check_root
 from nbmn.communicators.link import Link
 
 _TAG = 0
@@ -35,8 +35,7 @@ def scatter(
     parts: Sequence[Callable[[], Any]] = ()
     error: Exception | None = None
     try:
-        if not 0 <= root < link.size:
-            raise ValueError(f"root {root} is not among the {link.size} ranks")
+        root = check_root(link, root)
         if max_buf_len < 1:
             raise ValueError(f"max_buf_len must be positive, not {max_buf_len}")
         if link.rank == root:
@@ -48,8 +47,8 @@ def scatter(
     mine: Any = None
     if link.rank == root:
         for rank in range(link.size):
-            # Nothing, in place of a part, tells a rank that there will be none.
-            payload = b""
+            # Where there is an error, None takes the place of the part.
+            payload = objects.dump(None)
             try:
                 if error is None and rank == root:
                     mine = parts[rank]()
@@ -58,22 +57,19 @@ def scatter(
             except Exception as caught:  # noqa: BLE001
                 error = caught
             if rank != root:
-                transport.send_bytes(link, payload, rank, _TAG, max_buf_len)
+                messages.send_payload(link, payload, rank, _TAG, max_buf_len)
     else:
-        payload = transport.recv_bytes(link, root, _TAG, max_buf_len)
+        payload = messages.recv_payload(link, root, _TAG, max_buf_len)
         try:
-            mine = pickle.loads(payload) if payload.size else None
+            mine = objects.load(payload)
         except Exception as caught:  # noqa: BLE001
             error = caught
     agree(link, operation, None, error)
     return mine
 
 
-def _dump(part: Any, rank: int, remedy: str) -> bytes:
+def _dump(part: Any, rank: int, remedy: str) -> objects.Payload:
     try:
         return objects.dump(part)
-    except Exception as error:
-        raise TypeError(
-            f"the part for rank {rank} cannot be pickled ({type(error).__name__}: {error}); "
-            f"{remedy}"
-        ) from error
+    except TypeError as error:
+        raise TypeError(f"the part for rank {rank}: {error}; {remedy}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,3 +35,8 @@ def locate(hosts: Sequence[Hashable], rank: int) -> Topology:
     order = list(dict.fromkeys(hosts))
     here = [r for r, host in enumerate(hosts) if host == hosts[rank]]
     return Topology(here.index(rank), len(here), order.index(hosts[rank]), len(order))
+
+
+def occupancy(hosts: Sequence[Hashable]) -> set[int]:
+    """Return the numbers of ranks that hosts have."""
+    return set(Counter(hosts).values())

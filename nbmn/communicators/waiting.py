@@ -11,8 +11,8 @@ from nbmn.communicators.errors import CollectiveTimeoutError
 SPIN = 50e-6
 YIELD = 300e-6
 SHORTEST_PAUSE = 20e-6
-LONGEST_PAUSE = 5e-3
-MOVED_DATA = 5e-6
+LONGEST_PAUSE = 10e-3
+MOVED_DATA = 10e-6
 
 
 def wait(
@@ -20,8 +20,8 @@ def wait(
 ) -> None:
     """Call ``test`` until it returns true; local.
 
-    Spins for a moment, then yields the core, then sleeps, for an eighth of the time
-    already waited, 5 ms at most: short waits end at once, long ones leave the core
+    Spins for a moment, then yields the core, then sleeps, for a sixteenth of the
+    time already waited, 10 ms at most: short waits end at once, long ones leave the core
     to the rank that everyone waits for.
 
     Parameters
@@ -42,19 +42,29 @@ def wait(
     """
     if test():
         return
-    clock = time.monotonic
+    clock, work = time.monotonic, time.thread_time
     begin = idle_since = before = clock()
+    worked: float | None = None
     while not test():
         now = clock()
-        if now - before > MOVED_DATA:
-            # MPI moves large messages inside test(), a piece per call: sleeping
-            # between pieces would throttle the transfer.
-            idle_since = now
         if timeout is not None and now - begin > timeout:
             raise CollectiveTimeoutError(f"waited {timeout:g} s for {what}")
+        if worked is not None:
+            # MPI moves large messages inside test(), a piece per call: sleeping between
+            # pieces would throttle the transfer.
+            done = work()
+            if done - worked > MOVED_DATA:
+                idle_since, worked, before = now, done, now
+                continue
+            worked = None
+        elif now - before > MOVED_DATA:
+            # One long call says nothing: this process may have lost its core, and after a
+            # sleep all calls are. So look at once at how much the next one does.
+            worked, before = work(), now
+            continue
         idle = now - idle_since
         if idle > YIELD:
-            time.sleep(min(max(idle / 8, SHORTEST_PAUSE), LONGEST_PAUSE))
+            time.sleep(min(max(idle / 16, SHORTEST_PAUSE), LONGEST_PAUSE))
         elif idle > SPIN:
             os.sched_yield()
         before = clock()

@@ -53,7 +53,7 @@ def checks() -> list[tuple[str, str]]:
 
 
 @functools.cache
-def session(module: str, ranks: int) -> Session:
+def session(module: str, ranks: int, deadline: float = DEADLINE) -> Session:
     """Run all checks of a module on ``ranks`` ranks; once, whoever asks."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -61,7 +61,7 @@ def session(module: str, ranks: int) -> Session:
             *launch_options(),
             *("-n", str(ranks), sys.executable, str(RANKS / "driver.py"), module, folder),
         ]
-        output = run(command)
+        output = run(command, deadline)
         reports = []
         for rank in range(ranks):
             path = Path(folder) / f"{rank}.jsonl"

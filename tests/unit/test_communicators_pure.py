@@ -1,18 +1,14 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
 import pytest
 
-from nbmn.communicators.activity import ActivityTrack, collective
 from nbmn.communicators.agreement import digest
 from nbmn.communicators.errors import CollectiveTimeoutError, MismatchError
-from nbmn.communicators.link import Uid
 from nbmn.communicators.parameters import Entry, check_together, known_somewhere, union
-from nbmn.communicators.renewal import LinkReport, checksum, make_plan
 from nbmn.communicators.topology import Topology, locate
 from nbmn.communicators.waiting import wait
 
@@ -35,78 +31,6 @@ def test_wait_leaves_the_core_to_others():
     with pytest.raises(CollectiveTimeoutError):
         wait(lambda: False, 1.0)
     assert (time.process_time() - used) / (time.monotonic() - begin) < 0.25
-
-
-class Talks:
-    def __init__(self):
-        self.track = ActivityTrack()
-        self.inside = threading.Event()
-        self.leave = threading.Event()
-
-    @collective
-    def outer(self):
-        return self.inner()
-
-    @collective
-    def inner(self):
-        self.inside.set()
-        assert self.leave.wait(10)
-        return "done"
-
-
-def test_activity_names_the_outermost_operation_and_the_users_line():
-    talks = Talks()
-    assert talks.track.snapshot() is None
-    before = time.monotonic()
-    line = sys._getframe().f_lineno + 1
-    thread = threading.Thread(target=lambda: talks.outer())
-    thread.start()
-    assert talks.inside.wait(10)
-    activity = talks.track.snapshot()
-    talks.leave.set()
-    thread.join()
-    assert activity.operation == "outer"
-    # The methods of this test stand outside nbmn, so the innermost of them is "the user".
-    assert activity.file == __file__
-    assert activity.line >= line - 20
-    assert before <= activity.since <= time.monotonic()
-    assert talks.track.snapshot() is None
-
-
-def test_activity_ends_with_an_error():
-    class Fails:
-        track = ActivityTrack()
-
-        @collective
-        def fail(self):
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        Fails().fail()
-    assert Fails.track.snapshot() is None
-
-
-def test_recording_is_cheap():
-    class Free:
-        track = ActivityTrack()
-
-        @collective
-        def recorded(self):
-            pass
-
-        def bare(self):
-            pass
-
-    free = Free()
-
-    def seconds(call):
-        begin = time.perf_counter()
-        for _ in range(20_000):
-            call()
-        return (time.perf_counter() - begin) / 20_000
-
-    cost = min(seconds(free.recorded) - seconds(free.bare) for _ in range(7))
-    assert cost < 3e-6
 
 
 def test_locate():
@@ -135,78 +59,6 @@ def test_digest_is_the_same_in_every_process():
         check=True,
     )
     assert int(output.stdout) == digest(statement)
-
-
-A, B = Uid(0, 1), Uid(1, 1)
-
-
-def report(uid=A, members=(0, 1), alive=True, **kind):
-    return LinkReport(uid, members, alive, **kind)
-
-
-def total(by_rank):
-    return sum(checksum(reports, rank) for rank, reports in enumerate(by_rank)) % 2**64
-
-
-def test_all_in_order():
-    everything = [
-        [report(sequence=5, messages=(((0, 1), 2),)), report(B, (1, 2, 0), sequence=7)],
-        [report(sequence=5, messages=(((0, 1), -2),)), report(B, (1, 2, 0), sequence=7)],
-        [report(B, (1, 2, 0), sequence=7)],
-    ]
-    assert total(everything) == 0
-    plan = make_plan(everything)
-    assert plan.renew == plan.free == ()
-    assert plan.lose == {}
-
-
-@pytest.mark.parametrize(
-    ("change", "clean"),
-    [
-        ({"broken": "was bent", "sequence": 5}, True),
-        ({"broken": "was left", "sequence": 5, "abandoned": True}, False),
-        ({"sequence": 6}, False),
-        ({"sequence": 5, "messages": (((0, 1), 1),)}, False),
-    ],
-)
-def test_out_of_step_is_renewed(change, clean):
-    everything = [
-        [report(**change), report(B, sequence=1)],
-        [report(sequence=5), report(B, sequence=1)],
-    ]
-    if "broken" not in change:
-        assert total(everything) != 0
-    plan = make_plan(everything)
-    assert plan.renew == (A,)
-    assert plan.free == ((A,) if clean else ())
-
-
-def test_held_by_some_only_is_lost():
-    everything = [[report()], [report(alive=False)]]
-    assert total(everything) != 0
-    plan = make_plan(everything)
-    assert plan.lose == {A: "is no longer held by rank 1"}
-    assert plan.free == (A,)
-    # Rank 1 never got it: nothing can be freed together.
-    plan = make_plan([[report()], []])
-    assert plan.lose == {A: "is no longer held by rank 1"}
-    assert plan.free == ()
-
-
-def test_held_by_nobody_is_freed():
-    dead = [[report(alive=False, sequence=3)], [report(alive=False, sequence=3)]]
-    plan = make_plan(dead)
-    assert total(dead) == 0
-    assert plan.free == (A,)
-    assert plan.lose == {}
-
-
-def test_held_by_nobody_with_a_message_on_its_way_is_not_freed():
-    sent = (((0, 1), 1),)
-    for kind in ({"messages": sent}, {"sequence": 1}):
-        dead = [[report(alive=False, **kind)], [report(alive=False)]]
-        assert make_plan(dead).free == ()
-        assert total(dead) == 0  # and no reason to renew for ever
 
 
 def entry(name, shape=(2,), dtype="<f4", present=True):

@@ -1,9 +1,5 @@
-import contextlib
-import itertools
 import os
-import random
 import signal
-import threading
 import time
 
 import numpy as np
@@ -11,6 +7,7 @@ from rank_tools import interrupt_when_waiting, need_ranks, raises
 
 import nbmn
 from nbmn.communicators import BrokenCommunicatorError, CollectiveTimeoutError, world
+from nbmn.communicators.runtime import mpi
 
 
 def check_nothing_to_renew(comm):
@@ -62,16 +59,26 @@ def check_ranks_that_went_different_ways_are_renewed(comm):
     assert got[0] == 1.0
 
 
-def check_timeout_names_what_it_waited_for(comm):
+def check_timeout_names_who_is_missing(comm):
     need_ranks(comm, 2)
     other = nbmn.create_communicator()
-    other.timeout = 0.1
+    other.set_config("timeout", 0.1)
+    assert other.timeout == 0.1
+    other.timeout = 0.5
+    assert other.get_config("timeout") == 0.5
+    other.barrier()
+    comm.barrier()
     if comm.rank == 0:
-        with raises(CollectiveTimeoutError, "0.1 s"):
-            other.barrier()
+        ranks = "rank 1 has" if comm.size == 2 else "ranks 1, 2 have"
+        texts = ["rank 0 waited 0.5 s", f"{ranks} not come to allreduce #2"]
+        if comm.size == 2:
+            texts.append("rank 1 at bcast_obj #")
+        texts.append("check_renewal.py, line")
+        with raises(CollectiveTimeoutError, *texts):
+            other.allreduce(np.ones(3))
         with raises(BrokenCommunicatorError):
             other.barrier()
-    comm.barrier()
+    comm.bcast_obj("go on")
     assert world().renew() is True
     other.timeout = 15.0
     other.barrier()
@@ -123,7 +130,7 @@ def check_abandoned_message_is_not_received_by_later_communicators(comm):
 def check_interrupted_renewal_goes_on_at_the_next_call(comm):
     need_ranks(comm, 2)
     ticket = world()._ticket
-    comm._link._break("was broken by the test")
+    comm._link.fail(RuntimeError("broken by the test"))
     if comm.rank == 0:
         # Held back until the renewal waits, hence seen there.
         previous = signal.getsignal(signal.SIGINT)
@@ -194,6 +201,88 @@ def check_interrupted_creation_heals(comm):
     assert nbmn.create_communicator().allgather_obj(1) == [1] * comm.size
 
 
+def check_whoever_is_behind_joins_what_was_begun(comm):
+    need_ranks(comm, 2)
+    link, before, mpi_comm = comm._link, world().abandoned, comm.mpi_comm
+    size, MPI = comm.size, mpi()
+    counts = [r + 1 for r in range(size)]
+    begin = [0, *np.cumsum(counts)[:-1].tolist()]
+    many, few, own, into = np.ones(6 * size), np.ones(6), np.ones(comm.rank + 1), np.ones(6)
+    all_parts = [np.ones(sum(counts)), (counts, begin), MPI.DOUBLE]
+    exchange = [np.ones(2 * size), ([2] * size, [2 * r for r in range(size)]), MPI.DOUBLE]
+    copies = [np.empty(2 * size), *exchange[1:]]
+    everyone = range(size)
+    calls = [
+        lambda c: c.Ibarrier(),
+        lambda c: c.Iallreduce(MPI.IN_PLACE, few),
+        lambda c: c.Iallreduce(few.copy(), few, MPI.MAX),
+        lambda c: c.Ialltoall(many, many.copy()),
+        lambda c: c.Iallgather(few, many),
+        lambda c: c.Iallgatherv(own, all_parts),
+        lambda c: c.Ialltoallv(exchange, copies),
+        lambda c: c.Ireduce_scatter_block(many, few, MPI.SUM),
+    ]
+    for root in (0, size - 1):
+        here = comm.rank == root
+        calls += [
+            lambda c, root=root: c.Ibcast(few, root),
+            lambda c, root=root, here=here: c.Ireduce(few, into if here else None, MPI.SUM, root),
+            lambda c, root=root, here=here: c.Igather(few, many if here else None, root),
+            lambda c, root=root, here=here: c.Iscatter(many if here else None, few, root),
+            lambda c, root=root, here=here: c.Igatherv(own, all_parts if here else None, root),
+            lambda c, root=root, here=here: c.Iscatterv(all_parts if here else None, own, root),
+        ]
+    for call in calls:
+        for ahead in ([0], [size - 1], list(everyone)[1:]):
+            if comm.rank in ahead:
+                link.start(call)
+                if comm.rank == 0:
+                    link.start(calls[1])
+            assert world().renew() is True
+            assert comm.mpi_comm is mpi_comm
+            assert comm.allreduce(np.array([comm.rank + 1]))[0] == size * (size + 1) // 2
+    assert world().abandoned == before
+
+
+def check_calls_that_do_not_match_are_given_up(comm):
+    need_ranks(comm, 2)
+    other = comm.split(0, comm.rank)
+    before = world().abandoned
+    for number in range(3):
+        small, large = np.zeros(2), np.zeros(3000)
+        call = [
+            lambda c: c.Ibarrier(),
+            lambda c, small=small: c.Ibcast(small, 0),
+            lambda c, large=large: c.Iallreduce(mpi().IN_PLACE, large),
+        ][(comm.rank + number) % 3]
+        other._link.start(call)
+        assert world().renew() is True
+        assert other.allgather_obj(comm.rank) == list(range(comm.size))
+    assert world().abandoned == before + 3
+
+
+def check_messages_under_way_are_thrown_away(comm):
+    need_ranks(comm, 2)
+    before = world().abandoned
+    large, small = np.ones(300_000), np.ones(1)
+    for data in (small, large):
+        # Sent and not received; asked for and not sent; of different sizes.
+        for sends, receives in [(True, False), (False, True), (True, True)]:
+            if comm.rank == 0 and sends:
+                comm._link.ledger.exchange(comm.mpi_comm.Issend, (data, 1, 5), 1, receives=False)
+                comm._link.ledger.exchange(comm.mpi_comm.Isend, (small, 1, 6), 1, receives=False)
+            if comm.rank == 1 and receives:
+                into = np.empty_like(data)
+                comm._link.ledger.exchange(comm.mpi_comm.Irecv, (into, 0, 5), 0, receives=True)
+            assert world().renew() is True
+            if comm.rank == 0:
+                comm.send_obj("right", 1, tag=5)
+            elif comm.rank == 1:
+                assert comm.recv_obj(0, tag=5) == "right"
+    assert world().renew() is False
+    assert world().abandoned == before
+
+
 def check_many_renewals(comm):
     need_ranks(comm, 2)
     for number in range(30):
@@ -205,53 +294,3 @@ def check_many_renewals(comm):
         world().renew()
         total = comm.allreduce(np.full(1000, comm.rank + 1.0))
         np.testing.assert_array_equal(total, comm.size * (comm.size + 1) / 2)
-
-
-def check_interrupts_at_random_moments(comm):
-    """Also in the renewal itself; sums stay right and nobody hangs."""
-    need_ranks(comm, 2)
-    part = comm.split(0, comm.rank)
-    together, alone = random.Random(7), random.Random(comm.rank)
-    ticket = world()._ticket
-    for number in range(40):
-        victim = together.randrange(comm.size) == comm.rank
-        # The creation of a communicator has no deadline, so the others are interrupted
-        # too, later.
-        delay = together.random() * 0.005 + (0 if victim else 0.05)
-        comm.timeout = part.timeout = 0.04
-        timers = [
-            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-            for seconds in (delay, delay + alone.random() * 0.05)
-        ]
-        with contextlib.suppress(KeyboardInterrupt, CollectiveTimeoutError):
-            timers[0].start()
-            talk_for_ever(comm, part)
-        begun = False
-        while True:  # an interrupted renewal is repeated
-            try:
-                if not begun:
-                    begun = True
-                    timers[1].start()
-                world().renew(ticket + number + 1)
-                for timer in timers:
-                    timer.join()
-                break
-            except KeyboardInterrupt:
-                continue
-        comm.timeout = part.timeout = 15.0
-        assert part.allgather_obj(number) == [number] * comm.size
-        assert comm.allreduce(np.array([number]))[0] == number * comm.size
-
-
-def talk_for_ever(comm, part):
-    for number in itertools.count():
-        link = comm if number % 3 else part
-        total = link.allreduce(np.full(1 + number * 7919 % 5000, comm.rank + 1.0))
-        np.testing.assert_array_equal(total, comm.size * (comm.size + 1) / 2)
-        if number % 4 == 1:
-            nbmn.create_communicator().barrier()
-        if number % 5 == 0:
-            assert comm.bcast_obj(number if comm.rank == 0 else None) == number
-        if number % 7 == 0:
-            right = [number] * comm.size if comm.rank == 0 else None
-            assert comm.gather_obj(number) == right

@@ -1,0 +1,110 @@
+"""Which backends a communicator is made of, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmn.communicators.backend import Backend, HostBackend
+from nbmn.communicators.hierarchy import (
+    DummyBackend,
+    HierarchicalBackend,
+    TwoDimensionalBackend,
+)
+from nbmn.communicators.link import Link
+from nbmn.communicators.topology import locate, occupancy
+from nbmn.communicators.window import SharedMemoryBackend
+
+if TYPE_CHECKING:
+    from nbmn.communicators.world import World
+
+NAMES = (
+    "auto",
+    "dummy",
+    "flat",
+    "hierarchical",
+    "naive",
+    "non_cuda_aware",
+    "pure_nccl",
+    "shared_memory",
+    "single_node",
+    "two_dimensional",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What a communicator works with."""
+
+    kind: str
+    """The name it goes by; what ``auto`` has become."""
+    gradients: Backend
+    """Averages gradients and broadcasts parameters."""
+    arrays: Backend
+    """Sums arrays."""
+    links: tuple[Link, ...] = ()
+    """Beside the communicator's own."""
+
+
+def check(name: str) -> None:
+    """Raise ValueError if no communicator of this name can be had anywhere; local."""
+    if not isinstance(name, str) or name not in NAMES:
+        raise ValueError(f"unknown communicator {name!r}; there are {', '.join(NAMES)}")
+    if name == "pure_nccl":
+        raise ValueError(
+            "communicator 'pure_nccl' cannot work here: it needs NCCL and a GPU for each rank, "
+            "and this version of nbmn averages through host memory; use 'auto'"
+        )
+
+
+def check_here(name: str, hosts: Sequence[Hashable]) -> None:
+    """Raise ValueError if a communicator cannot work on these hosts; the same on all ranks."""
+    count = len(set(hosts))
+    if name in ("single_node", "shared_memory") and count > 1:
+        raise ValueError(
+            f"communicator {name!r} cannot work here: it needs all ranks on one host, and they "
+            f"are on {count}; use 'auto' or 'hierarchical'"
+        )
+
+
+def choose(hosts: Sequence[Hashable]) -> str:
+    """Return the name of the fastest composition on these hosts; the same on all ranks."""
+    occupied = occupancy(hosts)
+    if occupied == {1}:
+        return "flat"
+    if len(set(hosts)) == 1:
+        return "shared_memory"
+    return "two_dimensional"
+
+
+def build(world: World, link: Link, hosts: Sequence[Hashable], name: str) -> Composition:
+    """Make the backends; collective over ``link``."""
+    kind = choose(hosts) if name == "auto" else name
+    host = HostBackend(link)
+    if kind == "dummy":
+        return Composition(kind, DummyBackend(link), host)
+    if kind in ("shared_memory", "single_node", "hierarchical", "two_dimensional"):
+        if len(set(hosts)) > 1:
+            return _over_hosts(world, link, hosts, kind)
+        backend = SharedMemoryBackend(link, calibrate=name == "auto")
+        return Composition(kind, backend, host)
+    return Composition(kind, host, host)
+
+
+def _over_hosts(world: World, link: Link, hosts: Sequence[Hashable], kind: str) -> Composition:
+    make, most = {
+        "hierarchical": (HierarchicalBackend, 1),
+        "two_dimensional": (TwoDimensionalBackend, link.size),
+    }[kind]
+    occupied = occupancy(hosts)
+    shards = min(most, *occupied)
+    place = locate(hosts, link.rank)
+    within = world.split(link, place.inter_rank, place.intra_rank)
+    assert within is not None
+    carries = place.intra_rank < shards
+    between = world.split(link, place.intra_rank if carries else None, place.inter_rank)
+    mates = [rank for rank, host in enumerate(hosts) if host == hosts[link.rank]]
+    backend = make(link, mates, shards, within, between, even=len(occupied) == 1)
+    links = (within,) if between is None else (within, between)
+    return Composition(kind, backend, backend, links)

@@ -1,0 +1,108 @@
+"""Where the other ranks are, as far as their recordings can be read from here."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbmn.communicators.recorder import Recorder
+from nbmn.communicators.recordings import Entry, read_recorder
+from nbmn.communicators.rounds import tell
+from nbmn.communicators.topology import host_identity
+from nbmn.communicators.waiting import wait
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from nbmn.communicators.link import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The recordings of all ranks."""
+
+    recorder: Recorder
+    """This rank's own."""
+    paths: tuple[str | None, ...]
+    """By world rank; None for ranks of other hosts."""
+
+    def explain(self, link: Link) -> str:
+        """Say whom this rank waits for on a link; local."""
+        mine = self.recorder.last()
+        if mine is None or mine.end is not None:
+            return "the other ranks have not come"
+        told: dict[int, Sequence[Entry] | None] = {}
+        for rank, member in enumerate(link.members):
+            path = self.paths[member]
+            if rank != link.rank:
+                told[rank] = None
+                if path is not None:
+                    with contextlib.suppress(OSError, ValueError):
+                        told[rank] = read_recorder(path)
+        return missing(mine, told, time.monotonic())
+
+
+def introduce(control: MPI.Comm, recorder: Recorder) -> Peers:
+    """Tell the ranks where each records; collective over ``control``."""
+    here = host_identity()
+    path = None if recorder.path is None else str(recorder.path)
+    steps = tell(control, (here, path))
+    while True:
+        try:
+            wait(next(steps))
+        except StopIteration as stop:
+            told = stop.value
+            break
+    return Peers(recorder, tuple(path if host == here else None for host, path in told))
+
+
+def missing(mine: Entry, told: Mapping[int, Sequence[Entry] | None], now: float) -> str:
+    """Say which ranks have not come to an operation.
+
+    Parameters
+    ----------
+    mine
+        The operation that this rank waits in.
+    told
+        What each other rank has recorded, oldest first; None if that cannot be read.
+    now
+        On the clock of ``time.monotonic``, in seconds.
+    """
+    absent: dict[str, list[int]] = {}
+    unknown = [rank for rank, entries in told.items() if entries is None]
+    for rank, entries in told.items():
+        if entries is None:
+            continue
+        there = max((e.number for e in entries if e.link == mine.link), default=0)
+        if mine.number and there >= mine.number:
+            continue
+        absent.setdefault(_whereabouts(entries, now), []).append(rank)
+    ranks = sorted(rank for some in absent.values() for rank in some)
+    name = f"{mine.operation} #{mine.number}" if mine.number else mine.operation
+    if not ranks:
+        text = f"all others have come to {name}" if not unknown else f"in {name}"
+    else:
+        places = "; ".join(f"{_ranks(some)} {where}" for where, some in absent.items())
+        verb = "has" if len(ranks) == 1 else "have"
+        text = f"{_ranks(ranks)} {verb} not come to {name} ({places})"
+        if not mine.number:
+            text = f"in {name} ({places})"
+    if unknown:
+        text += f"; {_ranks(unknown)} cannot be asked, being on another host"
+    return text
+
+
+def _whereabouts(entries: Sequence[Entry], now: float) -> str:
+    if not entries:
+        return "at no collective yet"
+    last = entries[-1]
+    if last.end is None:
+        return f"at {last} since {now - last.begin:.3g} s"
+    return f"outside since {now - last.end:.3g} s, the last was {last}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

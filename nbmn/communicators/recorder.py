@@ -1,0 +1,237 @@
+"""What this rank talks about with the others, where other threads and processes can read it.
+
+The last collectives and messages lie in a ring of fixed entries in a memory-mapped file
+(:mod:`~nbmn.communicators.recordings` reads it): a rank that is stuck need not do anything
+to be looked at.
+"""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import time
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbmn.communicators import recordings
+from nbmn.communicators.recordings import (
+    CAPACITY,
+    END,
+    END_AT,
+    ENTRY,
+    HEADER,
+    LENGTH,
+    NBYTES,
+    RING,
+    STRINGS,
+    Activity,
+    Entry,
+)
+
+if TYPE_CHECKING:
+    from nbmn.communicators.link import Link
+
+# A line inside these says nothing to the user, who called them.
+_LIBRARIES = frozenset({"nbmn", "chainer", "chainermn"})
+
+_MOST_CODES = 4096
+
+# Looked up in the fast path.
+_now = time.monotonic
+_array = np.ndarray
+_pack = ENTRY.pack_into
+_pack_end = END.pack_into
+_SIZE = ENTRY.size
+
+
+class _Code:
+    """A function that called."""
+
+    __slots__ = ("code", "file", "lines")
+
+    def __init__(self, file: int, code: CodeType) -> None:
+        self.file = file
+        """Number of its file's name; 0 for one of a library."""
+        # Kept, so that its id stays its own. Equal code objects may be of different files.
+        self.code = code
+        self.lines: dict[int, int] = {}
+
+
+class Recorder:
+    """Writes the ring of this process.
+
+    Parameters
+    ----------
+    rank
+        Among all ranks.
+    folder
+        Where the file is; by default in memory, where the system has that.
+    """
+
+    def __init__(self, rank: int, folder: str | os.PathLike[str] | None = None) -> None:
+        recordings.reap(folder)
+        self.path: Path | None = recordings.own_path(folder)
+        """None where there is no room for a file: then only this process can read it."""
+        self.busy = False
+        self._pid = os.getpid()
+        self._open = False
+        try:
+            self._map = recordings.make_file(self.path)
+        except OSError:
+            recordings.remove(self.path)
+            self.path = None
+            self._map = mmap.mmap(-1, LENGTH)
+        self._memory = memoryview(self._map)
+        self._next = 0
+        self._base = 0
+        self._traffic = 0
+        self._link: Link | None = None
+        self._codes: dict[int, _Code] = {}
+        self._strings: dict[str, int] = {}
+        self._used = 0
+        offset = time.time() - time.monotonic()
+        HEADER.pack_into(self._memory, 0, recordings.MAGIC, self._pid, rank, CAPACITY, 0, offset)
+        self._string("")
+        atexit.register(self.close)
+
+    def begin(
+        self, operation: str, link: Link | None, data: Any, frame: FrameType, *, counts: bool
+    ) -> None:
+        """Note that an operation begins; local.
+
+        Parameters
+        ----------
+        data
+            What is sent, if it is an array or a tuple of arrays.
+        frame
+            Where it was called; the innermost frame outside nbmn and Chainer is noted.
+        counts
+            All ranks of the link take part: it is counted.
+        """
+        nbytes = dtype = code = number = 0
+        if type(data) is _array:
+            kind = data.dtype
+            nbytes, dtype = data.size * kind.itemsize, kind.num + 1
+        elif type(data) is tuple:
+            nbytes = sum(getattr(part, "nbytes", 0) for part in data)
+            dtype = next((p.dtype.num + 1 for p in data if type(p) is np.ndarray), 0)
+        if link is not None:
+            if counts:
+                link.calls = number = link.calls + 1
+            code = link.code
+            self._traffic = link.ledger.traffic
+        codes = self._codes
+        caller: FrameType | None = frame
+        file = line = 0
+        while caller is not None:
+            known = codes.get(id(caller.f_code)) or self._classify(caller)
+            if known.file:
+                file, at = known.file, caller.f_lasti
+                # Python finds a line by reading a table from its beginning.
+                line = known.lines.get(at) or known.lines.setdefault(at, caller.f_lineno or 0)
+                break
+            caller = caller.f_back
+        name = self._strings.get(operation)
+        if name is None:
+            name = self._string(operation)
+        sequence = self._next + 1
+        self._base = base = RING + self._next % CAPACITY * _SIZE
+        _pack(
+            self._memory,
+            base,
+            sequence,
+            code,
+            number,
+            nbytes,
+            file,
+            line,
+            _now(),
+            0.0,
+            name,
+            dtype,
+            sequence & 0xFFFFFFFF,
+        )
+        self._next = sequence
+        self._link = link if nbytes == 0 else None
+        self._open = True
+        self.busy = True
+
+    def end(self) -> None:
+        """Note that it is over, however it ended; local."""
+        self.busy = False
+        if self._open:
+            self._open = False
+            link = self._link
+            if link is not None:
+                moved = link.ledger.traffic - self._traffic
+                NBYTES.pack_into(self._memory, self._base + recordings.NBYTES_AT, moved)
+            _pack_end(self._memory, self._base + END_AT, _now())
+
+    def describe(self, nbytes: int, dtype: np.dtype | None = None) -> None:
+        """Say what the operation under way is about, where its argument does not; local."""
+        if self.busy:
+            self._link = None
+            at = self._base + recordings.NBYTES_AT
+            NBYTES.pack_into(self._memory, at, nbytes)
+            if dtype is not None:
+                at = self._base + recordings.DTYPE_AT
+                recordings.SHORT.pack_into(self._memory, at, dtype.num + 1)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return what is in the ring, oldest first; local, from any thread."""
+        return recordings.decode(bytes(self._memory))
+
+    def last(self) -> Entry | None:
+        """Return the newest entry; local, from any thread, takes microseconds."""
+        sequence = self._next
+        if sequence == 0:
+            return None
+        slot = ENTRY.unpack_from(self._memory, RING + (sequence - 1) % CAPACITY * ENTRY.size)
+        return recordings.entry(slot, list(self._strings))
+
+    def snapshot(self) -> Activity | None:
+        """Return what is going on, None between operations; local, from any thread."""
+        entry = self.last()
+        if entry is None or entry.end is not None:
+            return None
+        return Activity(entry.operation, entry.begin, entry.file, entry.line)
+
+    def close(self) -> None:
+        """Remove the file."""
+        # A fork inherits this object, but the file is not its own.
+        if os.getpid() == self._pid and self.path is not None:
+            recordings.remove(self.path)
+
+    def _classify(self, frame: FrameType) -> _Code:
+        name = frame.f_globals.get("__name__") or ""
+        if len(self._codes) >= _MOST_CODES:
+            self._codes.clear()
+        library = name.partition(".")[0] in _LIBRARIES
+        file = 0 if library else self._string(frame.f_code.co_filename)
+        known = self._codes[id(frame.f_code)] = _Code(file, frame.f_code)
+        return known
+
+    def _string(self, text: str) -> int:
+        known = self._strings.get(text)
+        if known is not None:
+            return known
+        data = text.encode(errors="replace")[-1000:]
+        if self._used + 2 + len(data) > STRINGS:
+            # Each notebook cell is a file: after some thousands the ring starts anew.
+            self._memory[RING:LENGTH] = bytes(LENGTH - RING)
+            self._strings.clear()
+            self._codes.clear()
+            self._used = 0
+            self._string("")
+        number = len(self._strings)
+        at = RING + CAPACITY * ENTRY.size + self._used
+        self._memory[at : at + 2] = len(data).to_bytes(2, "little")
+        self._memory[at + 2 : at + 2 + len(data)] = data
+        self._used += 2 + len(data)
+        recordings.USED.pack_into(self._memory, recordings.USED_AT, self._used)
+        self._strings[text] = number
+        return number

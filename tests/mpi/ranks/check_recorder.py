@@ -1,0 +1,55 @@
+import os
+import time
+
+import numpy as np
+from rank_tools import need_ranks
+
+from nbmn.communicators import world
+from nbmn.communicators.recordings import read_recorder
+
+
+def check_every_call_is_recorded(comm):
+    x = np.ones((3, 5), np.float32)
+    comm.allreduce(x)
+    comm.allgather_obj("x" * 1000)
+    first, second = world().recorder.entries()[-2:]
+    assert (first.operation, first.nbytes, first.dtype) == ("allreduce", 60, "float32")
+    assert (second.operation, second.dtype) == ("allgather_obj", "")
+    assert second.nbytes >= 1000
+    assert second.number == first.number + 1
+    assert second.sequence == first.sequence + 1
+    assert first.file == second.file == __file__
+    assert second.line == first.line + 1
+    assert first.begin < first.end <= second.begin < second.end <= time.monotonic()
+    assert len(set(comm.allgather_obj((first.link, first.number)))) == 1
+
+
+def check_messages_are_recorded(comm):
+    need_ranks(comm, 2)
+    if comm.rank == 0:
+        comm.send(np.arange(10), 1)
+    elif comm.rank == 1:
+        comm.recv(0)
+    if comm.rank < 2:
+        last = world().recorder.last()
+        assert last.operation == ["send", "recv"][comm.rank]
+        assert last.number == 0
+        assert last.nbytes >= 80
+        assert last.end is not None
+
+
+def check_a_rank_that_is_stuck_can_be_read(comm):
+    need_ranks(comm, 2)
+    pids = comm.allgather_obj(os.getpid())
+    part = comm.split(0 if comm.rank < 2 else None, 0)
+    if comm.rank == 0:
+        part.barrier()
+    elif comm.rank == 1:
+        give_up = time.monotonic() + 10
+        while (entry := read_recorder(pids[0])[-1]).operation != "barrier":
+            assert time.monotonic() < give_up
+        assert entry.end is None
+        assert (entry.file, entry.number) == (__file__, 1)
+        part.barrier()
+        mine = world().recorder.last()
+        assert (mine.link, mine.number) == (entry.link, entry.number)

@@ -1,0 +1,338 @@
+"""Gradients averaged in shared memory: right numbers, whatever came before and lies where."""
+
+import gc
+import os
+import warnings
+from functools import partial
+from pathlib import Path
+
+import chainer
+import numpy as np
+from rank_tools import need_ranks
+
+from nbmn.communicators import calibration, models, shared_memory, world
+from nbmn.communicators.window import SharedMemoryBackend
+
+# Small and large ones, the shards' borders within and between them.
+SHAPES = [(3,), (64, 700), (1,), (300, 1000), (), (129, 65), (0, 4), (1111, 77), (5,)]
+
+
+def open_link():
+    return world().open_link(None, None)[0]
+
+
+def opened(comm, **options):
+    link = open_link()
+    link.timeout = comm.timeout
+    return link, SharedMemoryBackend(link, **options)
+
+
+def build(dtypes=("f4",), shapes=SHAPES):
+    model = chainer.Link()
+    with model.init_scope():
+        for n, shape in enumerate(shapes):
+            array = np.zeros(shape, dtypes[n % len(dtypes)])
+            setattr(model, f"p{n}", chainer.Parameter(array))
+    return model
+
+
+def values(param, rank, step, n):
+    rng = np.random.RandomState([rank, step, n])
+    return np.asarray(rng.randn(*param.shape)).astype(param.dtype)
+
+
+def parameters(model):
+    return [param for _, param in sorted(model.namedparams())]
+
+
+def fill(model, rank, step):
+    model.cleargrads()
+    for n, param in enumerate(parameters(model)):
+        param.grad = values(param, rank, step, n)
+
+
+def expect_means(model, size, step, total=None):
+    for n, param in enumerate(parameters(model)):
+        wide = np.promote_types(param.dtype, np.float32)
+        by_rank = [values(param, rank, step, n).astype(wide) for rank in range(size)]
+        expected = (sum(by_rank) / wide.type(total or size)).astype(param.dtype)
+        tight = {2: 2e-3, 4: 1e-5, 8: 1e-12}[param.dtype.itemsize]
+        assert param.grad.shape == param.shape
+        assert param.grad.dtype == param.dtype
+        np.testing.assert_allclose(param.grad, expected, rtol=tight, atol=tight)
+
+
+def step(comm, link, backend, model, number):
+    fill(model, comm.rank, number)
+    models.average(link, backend, model, False)
+    expect_means(model, comm.size, number)
+
+
+def alike_on_all(comm, model):
+    mine = [param.grad.tobytes() for param in parameters(model)]
+    for theirs in comm.allgather_obj(mine):
+        assert theirs == mine
+
+
+def check_dtypes_and_borders(comm):
+    link, backend = opened(comm)
+    for number, dtypes in enumerate([("f4",), ("f8",), ("f2",), ("f4", "f2", "f8")]):
+        model = build(dtypes)
+        for repeat in range(3):
+            step(comm, link, backend, model, 10 * number + repeat)
+        alike_on_all(comm, model)
+    one_large = build(shapes=[(1000, 501)])
+    step(comm, link, backend, one_large, 1)
+    nothing = build(shapes=[(0, 2)])
+    step(comm, link, backend, nothing, 1)
+    assert backend.refusal is None
+
+
+def check_no_messages_of_gradients(comm):
+    link, backend = opened(comm)
+    model = build()
+    step(comm, link, backend, model, 0)
+    assert (backend._neighbours is None) == (comm.size == 1)
+    assert not backend._buffers or comm.size == 1
+
+
+def check_changing_and_several_models(comm):
+    sides = [opened(comm), opened(comm)]
+    nets = [build(shapes=SHAPES[:4]), build(shapes=SHAPES), build(("f8",), SHAPES[2:])]
+    for number in range(3):
+        for n, net in enumerate(nets):
+            fill(net, comm.rank, 100 * n + number)
+        for n, net in enumerate(nets):
+            models.average(*sides[(number + n) % 2], net, False)
+        for n, net in enumerate(nets):
+            # The others' averagings have not touched it.
+            expect_means(net, comm.size, 100 * n + number)
+
+
+def check_old_gradients_stay(comm):
+    link, backend = opened(comm)
+    model = build()
+    history = []
+    for number in range(shared_memory.MOST_LENT + 3):
+        step(comm, link, backend, model, number)
+        history.append([param.grad for param in parameters(model)])
+    for number, grads in enumerate(history):
+        for param, grad in zip(parameters(model), grads, strict=True):
+            param.grad = grad
+        expect_means(model, comm.size, number)
+    assert len(backend._pool.segments) <= shared_memory.MOST_SEGMENTS
+
+
+def check_a_mean_of_means(comm):
+    link, backend = opened(comm)
+    model = build()
+    step(comm, link, backend, model, 7)
+    for _ in range(3):  # the gradients lie in the window already
+        models.average(link, backend, model, False)
+        expect_means(model, comm.size, 7)
+    for param in parameters(model):
+        param.grad *= comm.rank + 1  # in place, as hooks do; nobody else may see it
+    models.average(link, backend, model, False)
+    for param in parameters(model):
+        param.grad /= (comm.size + 1) / 2
+    expect_means(model, comm.size, 7)
+
+
+def check_views_are_this_ranks_own(comm):
+    link, backend = opened(comm)
+    model = build()
+    step(comm, link, backend, model, 3)
+    comm.barrier()
+    for param in parameters(model):
+        param.grad += comm.rank
+    comm.barrier()
+    for param in parameters(model):
+        param.grad -= comm.rank
+    expect_means(model, comm.size, 3)
+
+
+def check_shared_and_read_only_arrays(comm):
+    link, backend = opened(comm)
+    model = build(shapes=[(200, 300)] * 4)
+    a, b, c, d = parameters(model)
+    for _ in range(2):
+        model.cleargrads()
+        a.grad = b.grad = np.full(a.shape, comm.rank, np.float32)
+        c.grad = np.broadcast_to(np.float32(comm.rank), c.shape)
+        d.grad = np.full(d.shape[::-1], comm.rank, np.float32).T
+        if comm.rank == 0:
+            b.grad = np.full(b.shape, 10, np.float32)
+        models.average(link, backend, model, False)
+        for param in (a, c, d):
+            np.testing.assert_allclose(param.grad, (comm.size - 1) / 2)
+        others = sum(range(1, comm.size))
+        np.testing.assert_allclose(b.grad, (10 + others) / comm.size, rtol=1e-6)
+
+
+def check_missing_gradients(comm):
+    link, backend = opened(comm)
+    model = build()
+    for skipped in range(comm.size):
+        fill(model, comm.rank, 5)
+        if comm.rank == skipped:
+            model.cleargrads()
+        models.average(link, backend, model, False)
+        for n, param in enumerate(parameters(model)):
+            others = [r for r in range(comm.size) if r != skipped]
+            total = sum((values(param, r, 5, n) for r in others), np.zeros_like(param.array))
+            if not others:
+                assert param.grad is None
+            else:
+                np.testing.assert_allclose(param.grad, total / comm.size, rtol=1e-5, atol=1e-6)
+
+
+def check_share_of_ranks(comm):
+    need_ranks(comm, 2)
+    link, backend = opened(comm)
+    model = build()
+    for _ in range(2):
+        fill(model, comm.rank, 5)
+        share = models.Share(comm.rank != 0, comm.size - 1)
+        models.average(link, backend, model, False, share=share)
+        for n, param in enumerate(parameters(model)):
+            total = sum(values(param, r, 5, n) for r in range(1, comm.size))
+            np.testing.assert_allclose(param.grad, total / (comm.size - 1), rtol=1e-5, atol=1e-6)
+
+
+def check_wire(comm):
+    link, backend = opened(comm)
+    model = build()
+    for _ in range(2):
+        fill(model, comm.rank, 6)
+        models.average(link, backend, model, False, wire="f2")
+        for n, param in enumerate(parameters(model)):
+            rounded = [values(param, r, 6, n).astype("f2").astype("f4") for r in range(comm.size)]
+            assert param.grad.dtype == np.float32
+            expected = sum(rounded) / np.float32(comm.size)
+            np.testing.assert_allclose(param.grad, expected, rtol=1e-5, atol=1e-6)
+
+
+def check_calibration_settles_alike(comm):
+    link, backend = opened(comm, calibrate=True)
+    model = build()
+    for number in range(2 * calibration.ROUNDS + 3):
+        step(comm, link, backend, model, number)
+    if comm.size > 1:
+        (best,) = backend._calibration._best.values()
+        assert comm.allgather_obj(best) == [best] * comm.size
+
+
+def check_no_memory_on_one_rank(comm):
+    need_ranks(comm, 2)
+    link, backend = opened(comm)
+    model = build()
+    step(comm, link, backend, model, 0)
+    old = [param.grad for param in parameters(model)]  # keeps the window lent
+    if comm.rank == 1:
+        backend._pool.take = partial(_no_memory, backend._pool)
+    for number in range(1, 4):
+        step(comm, link, backend, model, number)  # by messages
+    if comm.rank == 1:
+        assert "no memory today" in backend.refusal
+        del backend._pool.take
+    for number in range(4, 6):
+        step(comm, link, backend, model, number)
+    del old
+
+
+def _no_memory(pool, nbytes):
+    raise shared_memory.SharedMemoryError("no memory today")
+
+
+def check_refusal_is_said(comm):
+    need_ranks(comm, 2)
+    link, backend = opened(comm)
+    original = shared_memory.os.memfd_create
+    if comm.rank == comm.size - 1:
+        shared_memory.os.memfd_create = _refuse
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step(comm, link, backend, build(), 0)
+    finally:
+        shared_memory.os.memfd_create = original
+    assert f"rank {comm.size - 1}: " in backend.refusal
+    assert "not permitted" in backend.refusal
+    assert [backend.refusal in str(w.message) for w in caught] == [True] * (comm.rank == 0)
+    step(comm, link, backend, build(), 1)
+
+
+def _refuse(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+def check_several_hosts(comm):
+    need_ranks(comm, 3)
+    for pattern in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1]):
+        hosts = [pattern[rank % 4] for rank in range(comm.size)]
+        here = [rank for rank in range(comm.size) if hosts[rank] == hosts[comm.rank]]
+        shards = min(hosts.count(host) for host in set(hosts))
+        link = open_link()
+        link.timeout = comm.timeout
+        place = here.index(comm.rank)
+        between = world().split(link, place if place < shards else None, hosts[comm.rank])
+        backend = SharedMemoryBackend(link, here, shards, between)
+        for number in range(3):
+            model = build(("f4", "f2"))
+            step(comm, link, backend, model, number)
+            alike_on_all(comm, model)
+        assert backend.refusal is None
+
+
+def check_memory_is_given_back(comm):
+    model = build(shapes=[(1000, 1000), (7,)])
+
+    def use():
+        link, backend = opened(comm)
+        for number in range(2):
+            step(comm, link, backend, model, number)
+        return link, backend
+
+    def state():
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text().count("memfd:nbmn")
+        return maps, len(os.listdir("/proc/self/fd"))
+
+    use()
+    model.cleargrads()
+    before = state()
+    for _ in range(5):
+        use()
+        model.cleargrads()
+    assert state() == before
+    link, backend = use()
+    assert comm.size == 1 or state() > before
+    grads = [param.grad for param in parameters(model)]
+    backend.close()
+    expect_means(model, comm.size, 1)  # what was handed out stays
+    del grads
+    model.cleargrads()
+    assert state()[0] == before[0]
+    step(comm, link, backend, model, 3)  # and it can be used again
+
+
+def check_after_an_interrupt(comm):
+    need_ranks(comm, 2)
+    link, backend = opened(comm, calibrate=True)
+    model = build()
+    for number in range(4):
+        step(comm, link, backend, model, number)
+        fill(model, comm.rank, 50)
+        if comm.rank == 0:
+            link.fail(KeyboardInterrupt())  # as if interrupted on the way
+        else:
+            link.timeout = 0.05
+        try:
+            models.average(link, backend, model, False)
+        except (RuntimeError, TimeoutError):
+            pass
+        else:
+            raise AssertionError("not broken")
+        world().renew()
+        link.timeout = comm.timeout
+        step(comm, link, backend, model, 100 + number)

@@ -1,0 +1,188 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+import timeit
+
+import numpy as np
+import pytest
+
+from nbmn.communicators.activity import collective
+from nbmn.communicators.peers import missing
+from nbmn.communicators.recorder import Recorder
+from nbmn.communicators.recordings import CAPACITY, STRINGS, Entry, own_path, read_recorder, reap
+
+
+class Talks:
+    def __init__(self, folder):
+        self.track = Recorder(0, folder)
+        self.inside = threading.Event()
+        self.leave = threading.Event()
+
+    @collective
+    def outer(self, x=None):
+        return self.inner()
+
+    @collective
+    def inner(self):
+        self.inside.set()
+        assert self.leave.wait(10)
+        return "done"
+
+    @collective
+    def fail(self):
+        raise KeyError
+
+    @collective
+    def allreduce(self, x):
+        return x
+
+    def bare(self, x):
+        return x
+
+
+def test_activity_names_the_outermost_operation_and_the_users_line(tmp_path):
+    talks = Talks(tmp_path)
+    assert talks.track.snapshot() is None
+    before = time.monotonic()
+    line = sys._getframe().f_lineno + 1
+    thread = threading.Thread(target=lambda: talks.outer(np.ones(3)))
+    thread.start()
+    assert talks.inside.wait(10)
+    activity = talks.track.snapshot()
+    (entry,) = read_recorder(talks.track.path)
+    talks.leave.set()
+    thread.join()
+    assert (activity.operation, activity.file, activity.line) == ("outer", __file__, line)
+    assert before <= activity.since <= time.monotonic()
+    assert talks.track.snapshot() is None
+    assert entry == Entry(1, 0, 0, "outer", 24, "float64", __file__, line, activity.since, None)
+    (entry,) = talks.track.entries()
+    assert activity.since < entry.end <= time.monotonic()
+
+
+def test_activity_ends_with_an_error(tmp_path):
+    talks = Talks(tmp_path)
+    with pytest.raises(KeyError):
+        talks.fail()
+    assert talks.track.snapshot() is None
+    assert talks.track.busy is False
+
+
+def test_ring_keeps_the_newest(tmp_path):
+    talks = Talks(tmp_path)
+    for size in range(CAPACITY + 10):
+        talks.allreduce(np.empty(size, np.float16))
+    entries = read_recorder(talks.track.path)
+    assert [entry.sequence for entry in entries] == list(range(11, CAPACITY + 11))
+    assert [entry.nbytes for entry in entries] == [2 * n for n in range(10, CAPACITY + 10)]
+    assert {entry.dtype for entry in entries} == {"float16"}
+    assert entries == talks.track.entries()
+
+
+def test_more_files_than_the_table_holds(tmp_path):
+    talks = Talks(tmp_path)
+    for number in range(STRINGS // 50):
+        name = f"/a/rather/long/name/of/some/notebook/cell/number_{number}.py"
+        exec(compile("talks.allreduce(1)", name, "exec"), {"talks": talks})
+        assert talks.track.entries()[-1].file == name
+
+
+def test_another_process_reads_it_and_nothing_is_left(tmp_path):
+    script = (
+        "import os, sys, time\n"
+        "from nbmn.communicators.recorder import Recorder\n"
+        f"recorder = Recorder(3, {str(tmp_path)!r})\n"
+        "recorder.begin('bcast', None, None, sys._getframe(), counts=True)\n"
+        "print(recorder.path, flush=True)\n"
+        "input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        path = process.stdout.readline().strip()
+        (entry,) = read_recorder(path)
+        assert (entry.operation, entry.file, entry.line, entry.end) == (
+            "bcast",
+            "<string>",
+            4,
+            None,
+        )
+        process.communicate("\n", timeout=30)
+    assert not os.path.exists(path)
+
+
+def test_recordings_of_the_dead_are_removed(tmp_path):
+    script = (
+        "import os, signal\n"
+        "from nbmn.communicators.recorder import Recorder\n"
+        f"Recorder(3, {str(tmp_path)!r})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    (left,) = tmp_path.iterdir()
+    mine = Recorder(0, tmp_path)
+    assert not left.exists()
+    assert list(tmp_path.iterdir()) == [mine.path]
+    reap(tmp_path)
+    assert mine.path.exists()
+    mine.close()
+
+
+def test_found_by_process_id():
+    recorder = Recorder(0)
+    assert recorder.path == own_path()
+    assert read_recorder(os.getpid()) == ()
+    recorder.close()
+    with pytest.raises(FileNotFoundError, match="records nothing"):
+        read_recorder(os.getpid())
+
+
+def test_not_a_recording(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(10))
+    with pytest.raises(ValueError, match="no recording"):
+        read_recorder(tmp_path / "x")
+
+
+def test_without_room_only_this_process_can_read_it(tmp_path):
+    recorder = Recorder(0, tmp_path / "no such folder")
+    assert recorder.path is None
+    recorder.begin("bcast", None, None, sys._getframe(), counts=True)
+    assert recorder.snapshot().operation == "bcast"
+    recorder.close()
+
+
+def test_recording_is_cheap(tmp_path):
+    talks = Talks(tmp_path)
+    x = np.ones(3)
+
+    def seconds(call):
+        # The best of many short stretches: some fall where nothing else runs.
+        return min(timeit.repeat(lambda: call(x), number=500, repeat=100)) / 500
+
+    assert seconds(talks.allreduce) - seconds(talks.bare) < 4e-6  # 1.2 µs where idle
+
+
+def entry(number, operation="allreduce", link=7, end=None):
+    return Entry(number, link, number, operation, 0, "", "/home/me/train.py", 12, 1.0, end)
+
+
+def test_missing_names_ranks_and_where_they_are():
+    told = {
+        1: [entry(40), entry(41)],
+        2: [entry(40, "bcast")],
+        3: [entry(40, end=3.0)],
+        4: [entry(40, "bcast")],
+        5: None,
+        6: [],
+    }
+    assert missing(entry(41), told, 5.0) == (
+        "ranks 2, 3, 4, 6 have not come to allreduce #41 "
+        "(ranks 2, 4 at bcast #40 (train.py, line 12) since 4 s; "
+        "rank 3 outside since 2 s, the last was allreduce #40 (train.py, line 12); "
+        "rank 6 at no collective yet); rank 5 cannot be asked, being on another host"
+    )
+    assert missing(entry(41), {1: [entry(41)]}, 5.0) == "all others have come to allreduce #41"
+    # A higher number on another communicator says nothing.
+    assert "rank 1 has not come" in missing(entry(41), {1: [entry(50, link=8)]}, 5.0)

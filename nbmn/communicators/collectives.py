@@ -25,22 +25,39 @@ from nbmn.communicators.transport import CHUNK, INLINE
 def allreduce(link: Link, backend: Backend, x: Any) -> Any:
     """See :meth:`Communicator.allreduce`."""
     error: Exception | None = None
-    statement, totals = None, []
+    statement, parts, wide = None, [], []
     try:
         message, parts = arrays.read(x)
         statement = f"{message.dtypes} {message.shapes}"
         wide = [arrays.summing_dtype(part.dtype) for part in parts]
-        # Copies: the sums replace them.
-        totals = [np.array(p, dtype) for p, dtype in zip(parts, wide, strict=True)]
     except TypeError as caught:
         error = caught
     agree(link, "allreduce", statement, error)
     results = []
-    for form, total in zip(message.forms, totals, strict=True):
-        backend.sum(total.reshape(-1))
-        result = total.astype(form.dtype, copy=False)
-        results.append(arrays.to_device(result) if form.on_device else result)
+    for form, part, dtype in zip(message.forms, parts, wide, strict=True):
+        total = _sum(backend, part, dtype)
+        results.append(arrays.to_device(total) if form.on_device else total)
     return tuple(results) if message.is_tuple else results[0]
+
+
+def _sum(backend: Backend, part: np.ndarray, wide: np.dtype) -> np.ndarray:
+    """Return the sum of ``part`` over ranks, added in the dtype ``wide``."""
+    # A copy: the sum replaces it.
+    total = np.array(part, order="C")
+    flat = total.reshape(-1)
+    if wide == part.dtype:
+        backend.sum(flat)
+        return total
+    # In pieces, as a whole it could be four times as large.
+    for begin in range(0, flat.size, _WIDENED):
+        piece = flat[begin : begin + _WIDENED]
+        summed = piece.astype(wide)
+        backend.sum(summed)
+        piece[...] = summed
+    return total
+
+
+_WIDENED = 2**24  # elements
 
 
 def bcast(link: Link, x: Any, root: int, longest: int = CHUNK) -> Any:

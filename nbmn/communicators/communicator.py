@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbmn.communicators import collectives, messages, models, objects, scattering
+from nbmn.communicators import collectives, messages, objects
 from nbmn.communicators.activity import collective
-from nbmn.communicators.agreement import Vote, agree
+from nbmn.communicators.agreement import agree
 from nbmn.communicators.composition import build, check_here
 from nbmn.communicators.configuration import Configuration
-from nbmn.communicators.group import Group
 from nbmn.communicators.link import Link
 from nbmn.communicators.runtime import mpi
+from nbmn.communicators.training import Training
 from nbmn.communicators.transport import CHUNK
 
 if TYPE_CHECKING:
-    from chainer import Link as Model
     from mpi4py import MPI
 
     from nbmn.communicators.world import World
 
 
-class Communicator(Group):
+class Communicator(Training):
     """Talks to the other ranks; made by :func:`create_communicator`.
 
     Methods are collective (all ranks must call them, in the same order) unless they
@@ -288,139 +287,6 @@ class Communicator(Group):
         return objects.allgather_dumped(self._link, payload)
 
     @collective
-    def bcast_data(self, model: Model) -> None:
-        """Give the model the values that it has on rank 0.
-
-        Parameters that rank 0 has not initialised come from the lowest rank that has;
-        they are initialised where they are not.
-
-        Raises
-        ------
-        MismatchError
-            On all ranks: the parameters differ in name, shape or dtype.
-        """
-        models.broadcast(self._link, self._parts.gradients, model)
-
-    def broadcast_data(self, model: Model) -> None:
-        """The older name of :meth:`bcast_data`."""
-        self.bcast_data(model)
-
-    @collective
-    def multi_node_mean_grad(self, model: Model, zero_fill: bool = False) -> None:
-        """Replace each gradient of the model by its mean over ranks.
-
-        Beforehand each is rounded to the configuration's ``allreduce_grad_dtype``, if there is
-        one. A gradient that is None on some ranks counts as zero there, and all ranks get the
-        mean. float16 is averaged in float32 and rounded once.
-
-        Parameters
-        ----------
-        model
-            With the same parameters on all ranks.
-        zero_fill
-            What to do with gradients that are None on all ranks: leave them (False), or
-            make them zeros (True). Parameters that are not initialised are left.
-
-        Raises
-        ------
-        MismatchError
-            On all ranks: the parameters differ in name, shape or dtype, or some are initialised
-            on some ranks only.
-        """
-        models.average(self._link, self._parts.gradients, model, zero_fill, wire=self._wire)
-
-    def allreduce_grad(self, model: Model, zero_fill: bool = False) -> None:
-        """The older name of :meth:`multi_node_mean_grad`."""
-        self.multi_node_mean_grad(model, zero_fill)
-
-    @collective
-    def replace_data(self, model: Model) -> bool:
-        """Like :meth:`bcast_data`; return whether a value this rank had was a different one."""
-        return models.broadcast(self._link, self._parts.gradients, model)
-
-    @collective
-    def average_gradients(
-        self,
-        model: Model,
-        zero_fill: bool,
-        *,
-        stale: bool = False,
-        share: models.Share | None = None,
-    ) -> models.Averaged:
-        """Like :meth:`multi_node_mean_grad`, for optimizers.
-
-        Parameters
-        ----------
-        stale
-            This rank's parameters are not those that were last broadcast: nothing is averaged on
-            any rank, and STALE returned on all.
-        share
-            Whose gradients count; None for all ranks'.
-        """
-        return models.average(
-            self._link,
-            self._parts.gradients,
-            model,
-            zero_fill,
-            stale=stale,
-            share=share,
-            lenient=True,
-            wire=self._wire,
-        )
-
-    @collective
-    def count_ranks(self, counts: bool) -> models.Share:
-        """Return on how many ranks ``counts`` is true."""
-        return models.count_ranks(self._link, counts)
-
-    @collective
-    def scatter_parts(
-        self,
-        operation: str,
-        make: Callable[[], Sequence[Callable[[], Any]]],
-        root: int = 0,
-        max_buf_len: int = CHUNK,
-        remedy: str = "",
-    ) -> Any:
-        """Return this rank's part of what the root makes.
-
-        Parameters
-        ----------
-        operation
-            Its name in errors.
-        make
-            Called at the root; returns one function per rank, each of which makes a part.
-        max_buf_len
-            Longest single message in bytes.
-        remedy
-            What the error says to do about a part that cannot be pickled.
-
-        Raises
-        ------
-        Exception
-            On all ranks: the root cannot make a part, or it cannot be pickled.
-        """
-        return scattering.scatter(self._link, operation, make, root, max_buf_len, remedy)
-
-    @collective
-    def agree(self, operation: str, statement: Any = None, error: Exception | None = None) -> None:
-        """Return if no rank has an error and all make the same (hashable) statement.
-
-        Raises
-        ------
-        MismatchError
-            On all ranks: the statements differ.
-        Exception
-            On all ranks: the error of the lowest rank that has one.
-        """
-        agree(self._link, operation, statement, error)
-
-    @collective
-    def any_rank(self, flag: bool) -> bool:
-        """Say whether ``flag`` is true on any rank."""
-        return Vote(self._link, "any_rank", flag=flag).outcome().flagged
-
-    @collective
     def split(self, color: int | None, key: int) -> Communicator | None:
         """Return a communicator among the ranks with the same color, ordered by key.
 
@@ -449,14 +315,7 @@ class Communicator(Group):
         if link is None:
             return None
         hosts = [self._hosts[self._link.members.index(member)] for member in link.members]
-        part = compose(self._world, link, hosts, self.name, self._config.copy())
-        part.timeout = self.timeout
-        return part
-
-    @property
-    def _wire(self) -> str | None:
-        dtype = self._config.get("allreduce_grad_dtype")
-        return None if dtype is None else dtype.str
+        return compose(self._world, link, hosts, self.name, self._config.copy())
 
 
 def compose(

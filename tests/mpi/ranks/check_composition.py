@@ -16,8 +16,9 @@ from nbmn.communicators.composition import NAMES
 def on_hosts(hosts, name="auto"):
     """Make a communicator as if the ranks were on these hosts."""
     link, _ = world().open_link(None, None)
-    link.timeout = 15.0
-    return compose(world(), link, hosts[: link.size], name)
+    made = compose(world(), link, hosts[: link.size], name)
+    made.timeout = 15.0
+    return made
 
 
 def gradients(comm, seed=0):

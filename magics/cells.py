@@ -7,10 +7,10 @@ import argparse
 from IPython.core.magic import cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from nbmn.cluster import ClusterError
+from nbmn.cluster import ClusterError, RanksInterrupted, Session
 from nbmn.cluster.cells import CellRun
 from nbmn.cluster.ranks import name_ranks
-from nbmn.magics.boards import make_run_area
+from nbmn.magics.boards import RunArea, make_run_area
 from nbmn.magics.context import Context, ContextMagics
 
 
@@ -54,6 +54,25 @@ def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellR
     _announce_queue(session.active, ranks)
     name = session.new_run(context.label)
     area = make_run_area(context, session, name, ranks)
+    try:
+        return _run(context, session, code, ranks, area, name, args)
+    except RanksInterrupted:
+        raise
+    except KeyboardInterrupt:
+        # The stop button came before or after the wait for the ranks, which must stop all the same.
+        session.stop_run(name)
+        raise
+
+
+def _run(
+    context: Context,
+    session: Session,
+    code: str,
+    ranks: tuple[int, ...],
+    area: RunArea,
+    name: str,
+    args: argparse.Namespace,
+) -> CellRun | None:
     keep = args.output is not None
     run = session.submit(code, ranks, context.label, area, keep, name)
     if args.bg:

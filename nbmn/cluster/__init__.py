@@ -1,6 +1,12 @@
 """The notebook side: start, run, watch and stop ranks, on ipyparallel."""
 
-from nbmn.cluster.errors import ClusterError, NoRanksError, RanksFailed, StartError
+from nbmn.cluster.errors import (
+    ClusterError,
+    NoRanksError,
+    RanksFailed,
+    RanksInterrupted,
+    StartError,
+)
 from nbmn.cluster.launch import Plan
 from nbmn.cluster.session import Session
 from nbmn.cluster.starting import start
@@ -10,6 +16,7 @@ __all__ = [
     "NoRanksError",
     "Plan",
     "RanksFailed",
+    "RanksInterrupted",
     "Session",
     "StartError",
     "start",

@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ipyparallel.error import EngineError, RemoteError
 
@@ -66,6 +66,8 @@ class CellRun:
         self._session = session
         self._area = area
         self._before = before
+        # The cell's own context, so that output appears under the cell that made it.
+        self._context = contextvars.copy_context()
         self._calls: dict[int, Call] = {}
         self._replies: dict[int, CellReply] = {}
         self._failed_at: float | None = None
@@ -129,10 +131,14 @@ class CellRun:
         try:
             self._ended.wait()
         except KeyboardInterrupt:
-            self.interrupt()
-            self._await_stop()
-            raise RanksInterrupted(self.ranks, self.running()) from None
+            self.stop()
         self.raise_failure()
+
+    def stop(self) -> NoReturn:
+        """Interrupt the ranks, give them time to answer, and raise what :meth:`wait` does then."""
+        self.interrupt()
+        self._await_stop()
+        raise RanksInterrupted(self.ranks, self.running()) from None
 
     def _await_stop(self) -> None:
         """Give the ranks time to answer an interrupt; a second Ctrl-C cuts it short."""
@@ -189,10 +195,8 @@ class CellRun:
 
     def start(self) -> None:
         """Begin to watch."""
-        # In the cell's own context, so that output appears under the cell that made it.
-        cell = contextvars.copy_context()
-        name = f"nbmn-cell {self.request.label}"
-        threading.Thread(target=cell.run, args=(self._watch,), name=name, daemon=True).start()
+        run, name = self._context.run, f"nbmn-cell {self.request.label}"
+        threading.Thread(target=run, args=(self._watch,), name=name, daemon=True).start()
 
     def look(self) -> None:
         """Have the thread look at the ranks now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import time
@@ -97,10 +98,21 @@ class Session:
         request = CellRequest(code, label, run or self.new_run(label), keep)
         with self._book:
             before = [other for other in self._active if set(other.ranks) & set(ranks)]
-            cell = CellRun(request, ranks, self, area, before)
+        cell = CellRun(request, ranks, self, area, before)
+        # A run that is listed and not started would block all that come after it.
+        uninterrupted(functools.partial(self._enlist, cell))
+        return cell
+
+    def _enlist(self, cell: CellRun) -> None:
+        with self._book:
             self._active = (*self._active, cell)
         cell.start()
-        return cell
+
+    def stop_run(self, run: str) -> None:
+        """Stop a cell by its name, if it is active; raises as its ``wait`` does after Ctrl-C."""
+        for cell in self._active:
+            if cell.request.run == run:
+                cell.stop()
 
     @property
     def active(self) -> tuple[CellRun, ...]:

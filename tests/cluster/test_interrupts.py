@@ -134,3 +134,21 @@ def test_a_queued_cell_that_is_stopped_never_runs(two: Notebook, tmp_path: Path)
     two.check("first.wait()")
     two.check("%mn assert ran == []")
     _works(two)
+
+
+def test_stop_before_the_notebook_waits_stops_the_ranks(two: Notebook, tmp_path: Path) -> None:
+    """The press lands between the sending of the cell and the wait for it."""
+    two.check(
+        "from nbmn.cluster.session import Session\n"
+        "submit = Session.submit\n"
+        "def press(self, *args, **kwargs):\n"
+        "    submit(self, *args, **kwargs)\n"
+        "    raise KeyboardInterrupt\n"
+        "Session.submit = press"
+    )
+    try:
+        ran = two.run("%%mn\nwhile True: pass", seconds=30)
+    finally:
+        two.check("Session.submit = submit")
+    assert ran.error_name == "RanksInterrupted"
+    _works(two)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
@@ -60,7 +61,17 @@ def test_run_all(lab, notebook, page, keep_screenshot):
     assert book.is_running(training), "charts moved only after the training had ended"
     book.set_theme("JupyterLab Light")
 
-    book.wait(last, timeout=180)
+    deadline = time.monotonic() + 180
+    while book.is_running(last) or not book.outputs(last):
+        errors = [
+            output
+            for i in range(len(cells))
+            for output in book.outputs(i) or []
+            if output["output_type"] == "error"
+        ]
+        assert not errors, errors  # Run All has ended there
+        assert time.monotonic() < deadline, "the last cell has not run within 180 s"
+        page.wait_for_timeout(200)
     everything = "\n".join(_text(book.outputs(i)) for i in range(len(cells)) if book.outputs(i))
     assert not any(
         output["output_type"] == "error"

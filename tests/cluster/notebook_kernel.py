@@ -85,6 +85,9 @@ class Notebook:
                         if not done.is_set():  # else it would stop the next cell
                             self.manager.interrupt_kernel()
                         done.wait(0.3)
+                    # As a person would: Python drops an interrupt that lands in a finalizer.
+                    while not done.wait(8):
+                        self.manager.interrupt_kernel()
                     return
                 time.sleep(0.01)
 

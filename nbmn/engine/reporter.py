@@ -21,7 +21,7 @@ from typing import Any
 from nbmn.messages import Endpoint
 from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step, encode
 
-RATE = 10.0
+RATE = 5.0
 """Batches per second at most."""
 HEARTBEAT = 0.5
 """Seconds between two heartbeats."""

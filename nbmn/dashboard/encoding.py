@@ -59,24 +59,29 @@ def decode_frame(frame: bytes, layout: list[dict[str, Any]]) -> list[dict[str, n
     return charts
 
 
+def headline(snapshot: Snapshot) -> list[str]:
+    """How far the run is, in words."""
+    progress = snapshot.progress
+    return text.headline(
+        progress.iteration,
+        progress.iterations,
+        progress.epoch,
+        progress.epochs,
+        progress.elapsed,
+        progress.eta,
+        snapshot.status == "running",
+    )
+
+
 def encode_state(snapshot: Snapshot) -> str:
     """All words and the layout of the block, as JSON."""
     progress = snapshot.progress
-    running = snapshot.status == "running"
     state = {
         "title": snapshot.title or "training",
         "status": snapshot.status,
         "message": snapshot.message,
         "fraction": progress.fraction,
-        "headline": text.headline(
-            progress.iteration,
-            progress.iterations,
-            progress.epoch,
-            progress.epochs,
-            progress.elapsed,
-            progress.eta,
-            running,
-        ),
+        "headline": headline(snapshot),
         "crowd": len(snapshot.ranks) > CROWD,
         "names": [text.label(name) for name in snapshot.names],
         "means": [text.number(value) for value in snapshot.means],

@@ -13,7 +13,7 @@ from html import escape
 import numpy as np
 
 from nbmn.dashboard import text
-from nbmn.dashboard.encoding import MAX_CHARTS, band
+from nbmn.dashboard.encoding import MAX_CHARTS, band, headline
 from nbmn.dashboard.palette import CROWD_COLOR, LAMPS, NEUTRAL, rank_color
 from nbmn.dashboard.snapshot import CROWD, FEW, THROUGHPUT, Chart, RankRow, Snapshot
 
@@ -31,7 +31,7 @@ _TEXT = "#767676"
 def plain(snapshot: Snapshot) -> str:
     """One paragraph of text."""
     title = snapshot.title or "training"
-    parts = [f"{title}: {snapshot.status}", *_headline(snapshot)]
+    parts = [f"{title}: {snapshot.status}", *headline(snapshot)]
     parts += [
         f"{text.label(name)} {text.number(mean)}"
         for name, mean in zip(snapshot.names, snapshot.means, strict=True)
@@ -51,7 +51,7 @@ def html(snapshot: Snapshot) -> str:
     parts = [
         f"<div><b>{title}</b> &nbsp;"
         f'<span style="color:{color}">{mark}</span> {escape(snapshot.status)} &nbsp; '
-        f'<span style="color:{_TEXT}">{escape(" · ".join(_headline(snapshot)))}</span></div>'
+        f'<span style="color:{_TEXT}">{escape(" · ".join(headline(snapshot)))}</span></div>'
     ]
     if snapshot.message:
         parts.append(f'<div style="color:{LAMPS["failed"]}">{escape(snapshot.message)}</div>')
@@ -272,16 +272,3 @@ def _census(snapshot: Snapshot) -> str:
         some = f" ({', '.join(map(str, ranks))})" if parts and len(ranks) <= 8 else ""
         parts.append(f"{len(ranks)} {state}{some}")
     return f"{len(snapshot.rows)} ranks: {', '.join(parts)}"
-
-
-def _headline(snapshot: Snapshot) -> list[str]:
-    progress = snapshot.progress
-    return text.headline(
-        progress.iteration,
-        progress.iterations,
-        progress.epoch,
-        progress.epochs,
-        progress.elapsed,
-        progress.eta,
-        snapshot.status == "running",
-    )

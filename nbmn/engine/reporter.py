@@ -229,8 +229,8 @@ def _held(name: str, value: Any) -> Any:
 
 def _plain(record: Record) -> Record:
     """The record with its values as Python floats, read from the GPU if need be."""
-    if not isinstance(record, Step):
-        return record
+    if not isinstance(record, Step) or all(type(v) is float for v in record.values.values()):
+        return record  # read in the training loop already, unless it lies on a GPU
     values = {str(name): _scalar(value) for name, value in record.values.items()}
     return dataclasses.replace(record, values=values)
 

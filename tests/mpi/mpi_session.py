@@ -13,6 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 RANKS = Path(__file__).parent / "ranks"
 DEADLINE = 100.0
 
@@ -92,3 +94,15 @@ def run(command: list[str], deadline: float = DEADLINE) -> str:
             output, _ = process.communicate()
         ending = f"(killed after {deadline:g} s)"
     return f"{output}\n{ending}"
+
+
+def verify(module: str, check: str, ranks: int, deadline: float = DEADLINE) -> None:
+    """Fail, or skip, as the ranks did in one check."""
+    ran = session(module, ranks, deadline)
+    results = [report.get(check, "not reached") for report in ran.reports]
+    if all(result.startswith("skipped") for result in results):
+        pytest.skip(results[0])
+    failures = [f"rank {r}: {result}" for r, result in enumerate(results) if result != "ok"]
+    if any("not reached" in failure for failure in failures):
+        failures.append(ran.output[-4000:])
+    assert not failures, "\n".join(failures)

@@ -15,11 +15,4 @@ def _cases():
 
 @pytest.mark.parametrize(("module", "check", "ranks"), list(_cases()))
 def test_on_ranks(module, check, ranks):
-    session = mpi_session.session(module, ranks)
-    results = [report.get(check, "not reached") for report in session.reports]
-    if all(result.startswith("skipped") for result in results):
-        pytest.skip(results[0])
-    failures = [f"rank {r}: {result}" for r, result in enumerate(results) if result != "ok"]
-    if any("not reached" in failure for failure in failures):
-        failures.append(session.output[-4000:])
-    assert not failures, "\n".join(failures)
+    mpi_session.verify(module, check, ranks)

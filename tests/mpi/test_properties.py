@@ -19,11 +19,4 @@ CHECKS = [
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize(("module", "check"), CHECKS)
 def test_properties(module, check, ranks):
-    session = mpi_session.session(module, ranks, 280.0)
-    results = [report.get(check, "not reached") for report in session.reports]
-    if all(result.startswith("skipped") for result in results):
-        pytest.skip(results[0])
-    failures = [f"rank {r}: {result}" for r, result in enumerate(results) if result != "ok"]
-    if any("not reached" in failure for failure in failures):
-        failures.append(session.output[-4000:])
-    assert not failures, "\n".join(failures)
+    mpi_session.verify(module, check, ranks, 280.0)

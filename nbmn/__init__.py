@@ -1,7 +1,8 @@
 """nbmn: interactive cluster training from a notebook.
 
 In a notebook, ``%load_ext nbmn`` and ``%mn_start 2`` start two MPI ranks; in a
-script under ``mpiexec`` the same names do what ChainerMN's do.
+script under ``mpiexec`` the same names do what ChainerMN's do, so that
+``import nbmn as chainermn`` is all that a ChainerMN script needs.
 
 ``import nbmn`` is cheap: a public name loads its module when it is first used,
 and Chainer is repaired at the moment it is imported (see :mod:`nbmn.compat`).
@@ -10,6 +11,7 @@ and Chainer is repaired at the moment it is imported (see :mod:`nbmn.compat`).
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from nbmn.compat import hook as _hook
@@ -20,23 +22,41 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "CommunicatorBase": "nbmn.communicators",
+    "DataSizeError": "nbmn.datasets",
+    "MultiNodeChainList": "nbmn.links",
     "create_communicator": "nbmn.communicators",
+    "create_multi_node_checkpointer": "nbmn.extensions",
     "create_multi_node_evaluator": "nbmn.extensions",
     "create_multi_node_optimizer": "nbmn.optimizers",
     "report": "nbmn.engine",
     "scatter_dataset": "nbmn.datasets",
+    "scatter_index": "nbmn.datasets",
 }
+_MODULES = (
+    "communicators",
+    "datasets",
+    "extensions",
+    "functions",
+    "global_except_hook",
+    "iterators",
+    "links",
+    "nccl",
+    "optimizers",
+    "testing",
+)
 
-__all__ = ["__version__", "load_ipython_extension", *_PUBLIC]
+__all__ = ["__version__", "load_ipython_extension", *_PUBLIC, *_MODULES]
 
 _hook.install()
 
 
 def __getattr__(name: str) -> Any:
-    module = _PUBLIC.get(name)
-    if module is None:
-        raise AttributeError(f"module 'nbmn' has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"nbmn.{name}")
+    raise AttributeError(f"module 'nbmn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -48,3 +68,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     from nbmn.magics import register
 
     register(shell)
+
+
+if os.environ.get("CHAINERMN_FORCE_ABORT_ON_EXCEPTION"):
+    importlib.import_module("nbmn.global_except_hook").add_hook()

@@ -1,3 +1,4 @@
+import os
 import sys
 
 
@@ -17,3 +18,10 @@ class NbmnRepairsChainer:
 
 if not any(hasattr(finder, "gives_way_to_nbmn") for finder in sys.meta_path):
     sys.meta_path.insert(0, NbmnRepairsChainer)
+
+if "NBMN_AS_CHAINERMN" in os.environ:
+    # Started by a script under `python -m nbmn.compat.chainermn`, which it may import anew.
+    import importlib.util
+
+    if importlib.util.find_spec("nbmn") is not None:
+        import nbmn.compat.chainermn  # noqa: F401

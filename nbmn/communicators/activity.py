@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,7 +15,13 @@ __all__ = ["Activity", "collective"]
 
 _frame = sys._getframe
 
-_MESSAGES = frozenset({"send", "recv", "send_obj", "recv_obj"})
+_MESSAGES = {
+    "send": ("data", "dest", "tag"),
+    "recv": ("source", "tag"),
+    "send_obj": ("obj", "dest", "tag"),
+    "recv_obj": ("source", "status", "tag"),
+}
+"""Methods in which one other rank takes part, and their parameters."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -36,7 +43,9 @@ def collective(method: _Method) -> _Method:
         steps = 0
         try:
             frame = _frame(1)
-            track.begin(name, link, args[0] if args else None, frame, counts=counts)
+            peer, tag = (0, 0) if counts else _ends(name, args, kwargs)
+            data = args[0] if args else None
+            track.begin(name, link, data, frame, counts=counts, peer=peer, tag=tag)
             if link is not None:
                 steps = link.ledger.steps
                 if counts and verifies(link):
@@ -55,3 +64,18 @@ def collective(method: _Method) -> _Method:
             track.end()
 
     return recorded  # type: ignore[return-value]
+
+
+def _ends(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Return a message's peer and tag as the recorder takes them."""
+    given = {**dict(zip(_MESSAGES[name], args, strict=False)), **kwargs}
+    tag = given.get("tag", None if name == "recv_obj" else 0)
+    return _plus_one(given.get("dest", given.get("source"))), _plus_one(tag)
+
+
+def _plus_one(value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:  # none is given, or it is refused later
+        return 0
+    return number + 1 if 0 <= number < 0xFFFF else 0  # wildcards are negative

@@ -15,7 +15,7 @@ from nbmn.communicators.world import World, world
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_OPTIONS = ("allreduce_grad_dtype", "batched_copy")
+_OPTIONS = ("allreduce_grad_dtype", "batched_copy", "timeout")
 
 
 def create_communicator(
@@ -51,6 +51,9 @@ def create_communicator(
         float64, or None for their own. Sums of float16 are those of float32.
     batched_copy
         Accepted and without effect: gradients are always packed together.
+    timeout
+        Seconds to wait for the other ranks in one call, None for ever; see
+        :attr:`Communicator.timeout`.
 
     Raises
     ------

@@ -102,13 +102,29 @@ class Link:
 
     def finish(self, operation: Operation) -> None:
         """Wait until a started operation is complete on this rank."""
+        what = f"rank {operation.peer}" if operation.peer >= 0 else "the other ranks"
         try:
-            wait(operation.test, self.timeout)
+            self.wait(operation.test, what)
         except BaseException as error:
-            error = self._explained(error)
             self.fail(error)
-            raise error from None
+            raise
         self.ledger.close(operation)
+
+    def wait(self, test: Callable[[], bool], what: str) -> None:
+        """Wait within the timeout; what is begun meanwhile is the caller's to finish.
+
+        Raises
+        ------
+        CollectiveTimeoutError
+            It says whom this rank waited for, and where that is.
+        """
+        try:
+            wait(test, self.timeout, what)
+        except CollectiveTimeoutError as error:
+            if self._explain is None:
+                raise
+            text = f"rank {self.rank} {error}: {self._explain(self)}"
+            raise CollectiveTimeoutError(text) from None
 
     def run(self, begin: Callable[[Any], Any], *buffers: Any) -> None:
         """Run one collective."""
@@ -171,11 +187,6 @@ class Link:
         return BrokenCommunicatorError(
             f"rank {self.rank}: this communicator {self.broken}; {remedy}"
         )
-
-    def _explained(self, error: BaseException) -> BaseException:
-        if isinstance(error, CollectiveTimeoutError) and self._explain is not None:
-            return CollectiveTimeoutError(f"rank {self.rank} {error}: {self._explain(self)}")
-        return error
 
 
 def code_of(uid: Uid, generation: int) -> int:

@@ -34,15 +34,18 @@ class Peers:
         mine = self.recorder.last()
         if mine is None or mine.end is not None:
             return "the other ranks have not come"
-        told: dict[int, Sequence[Entry] | None] = {}
-        for rank, member in enumerate(link.members):
-            path = self.paths[member]
-            if rank != link.rank:
-                told[rank] = None
-                if path is not None:
-                    with contextlib.suppress(OSError, ValueError):
-                        told[rank] = read_recorder(path)
+        if mine.peer is not None:
+            return unanswered(mine, link.rank, self._told(link, mine.peer), time.monotonic())
+        others = [rank for rank in range(link.size) if rank != link.rank]
+        told = {rank: self._told(link, rank) for rank in others}
         return missing(mine, told, time.monotonic())
+
+    def _told(self, link: Link, rank: int) -> Sequence[Entry] | None:
+        path = self.paths[link.members[rank]]
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError):
+                return read_recorder(path)
+        return None
 
 
 def introduce(control: MPI.Comm, recorder: Recorder) -> Peers:
@@ -57,6 +60,39 @@ def introduce(control: MPI.Comm, recorder: Recorder) -> Peers:
             told = stop.value
             break
     return Peers(recorder, tuple(path if host == here else None for host, path in told))
+
+
+def unanswered(mine: Entry, rank: int, told: Sequence[Entry] | None, now: float) -> str:
+    """Say where the two ends of a message are.
+
+    Parameters
+    ----------
+    mine
+        The message that this rank waits for.
+    rank
+        This rank.
+    told
+        What the other end has recorded, oldest first; None if that cannot be read.
+    now
+        On the clock of ``time.monotonic``, in seconds.
+    """
+    there = f"rank {mine.peer}"
+    text = f"rank {rank} is at {mine}, "
+    if told is None:
+        return f"{text}{there} cannot be asked, being on another host"
+    text += f"{there} {_whereabouts(told, now)}"
+    last = told[-1] if told else None
+    if last is None or last.end is not None or (last.link, last.peer) != (mine.link, rank):
+        return text
+    if _meet(mine, last):
+        return text
+    return f"{text}; they wait for each other: what one sends the other must receive"
+
+
+def _meet(one: Entry, other: Entry) -> bool:
+    ways = {one.operation, other.operation}
+    tags = {one.tag, other.tag} - {None}
+    return ways in ({"send", "recv"}, {"send_obj", "recv_obj"}) and len(tags) < 2
 
 
 def missing(mine: Entry, told: Mapping[int, Sequence[Entry] | None], now: float) -> str:

@@ -99,7 +99,15 @@ class Recorder:
         atexit.register(self.close)
 
     def begin(
-        self, operation: str, link: Link | None, data: Any, frame: FrameType, *, counts: bool
+        self,
+        operation: str,
+        link: Link | None,
+        data: Any,
+        frame: FrameType,
+        *,
+        counts: bool,
+        peer: int = 0,
+        tag: int = 0,
     ) -> None:
         """Note that an operation begins; local.
 
@@ -111,6 +119,8 @@ class Recorder:
             Where it was called; the innermost frame outside nbmn and Chainer is noted.
         counts
             All ranks of the link take part: it is counted.
+        peer, tag
+            Of a message, each plus one; 0 where there is none.
         """
         nbytes = dtype = code = number = 0
         if type(data) is _array:
@@ -153,6 +163,8 @@ class Recorder:
             0.0,
             name,
             dtype,
+            peer,
+            tag,
             sequence & 0xFFFFFFFF,
         )
         self._next = sequence

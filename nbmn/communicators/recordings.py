@@ -1,6 +1,6 @@
 """Reads what ranks have recorded, from any process on the same host.
 
-The file is a header, a ring of entries of 64 bytes, and a table of strings. A rank writes
+The file is a header, a ring of entries of 60 bytes, and a table of strings. A rank writes
 an entry's sequence number first and a copy of it last: where the two differ, the
 rank was just writing.
 """
@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-MAGIC = b"nbmnrec1"
+MAGIC = b"nbmnrec2"
 HEADER = struct.Struct("<8sqqIId")
 USED = struct.Struct("<I")
 USED_AT = 28
 RING = 64
-ENTRY = struct.Struct("<QIIqIIddHHI4x")
+ENTRY = struct.Struct("<QIIqIIddHHHHI")
 NBYTES, NBYTES_AT = struct.Struct("<q"), 16
 END, END_AT = struct.Struct("<d"), 40
 SHORT, DTYPE_AT = struct.Struct("<H"), 50
@@ -75,10 +75,21 @@ class Entry:
     """On the clock of ``time.monotonic`` (seconds), which processes of a host share."""
     end: float | None
     """None while it is under way."""
+    peer: int | None = None
+    """Rank to which a message goes, or from which it comes; None for others and any."""
+    tag: int | None = None
+    """The tag of a message; None for others and any."""
 
     def __str__(self) -> str:
         number = f" #{self.number}" if self.number else ""
-        return f"{self.operation}{number} ({os.path.basename(self.file)}, line {self.line})"
+        place = f"{os.path.basename(self.file)}, line {self.line}"
+        return f"{self.operation}{number}{self._ends()} ({place})"
+
+    def _ends(self) -> str:
+        if self.peer is None:
+            return ""
+        way = "from" if self.operation.startswith("recv") else "to"
+        return f" {way} rank {self.peer}{f' with tag {self.tag}' if self.tag else ''}"
 
 
 def read_recorder(source: int | str | os.PathLike[str]) -> tuple[Entry, ...]:
@@ -136,7 +147,7 @@ def _strings(data: Any, used: int) -> list[str]:
 
 def entry(slot: tuple[Any, ...], strings: Sequence[str]) -> Entry:
     """Return what lies in a slot."""
-    sequence, link, number, nbytes, file, line, begin, end, name, dtype, _ = slot
+    sequence, link, number, nbytes, file, line, begin, end, name, dtype, peer, tag, _ = slot
 
     def text(place: int) -> str:
         return strings[place] if place < len(strings) else "?"
@@ -152,6 +163,8 @@ def entry(slot: tuple[Any, ...], strings: Sequence[str]) -> Entry:
         line,
         begin,
         end or None,
+        peer - 1 if peer else None,
+        tag - 1 if tag else None,
     )
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from nbmn.communicators.arrays import as_bytes
 from nbmn.communicators.link import Link, Pending
 from nbmn.communicators.runtime import mpi
-from nbmn.communicators.waiting import wait
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -247,8 +246,8 @@ def probe(
     comm = link.comm
     peer = MPI.ANY_SOURCE if source is None else source
     label = MPI.ANY_TAG if tag is None else tag
-    what = "a message" if source is None else f"a message from rank {source}"
-    wait(lambda: comm.Iprobe(peer, label, status), link.timeout, what)
+    what = "a message" if source is None else f"rank {source}"
+    link.wait(lambda: comm.Iprobe(peer, label, status), what)
     return status.Get_source(), status.Get_tag()
 
 

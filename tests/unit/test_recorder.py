@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nbmn.communicators.activity import collective
-from nbmn.communicators.peers import missing
+from nbmn.communicators.peers import missing, unanswered
 from nbmn.communicators.recorder import Recorder
 from nbmn.communicators.recordings import CAPACITY, STRINGS, Entry, own_path, read_recorder, reap
 
@@ -37,6 +37,14 @@ class Talks:
     @collective
     def allreduce(self, x):
         return x
+
+    @collective
+    def send(self, data, dest, tag=0):
+        pass
+
+    @collective
+    def recv_obj(self, source, status=None, tag=None):
+        pass
 
     def bare(self, x):
         return x
@@ -186,3 +194,49 @@ def test_missing_names_ranks_and_where_they_are():
     assert missing(entry(41), {1: [entry(41)]}, 5.0) == "all others have come to allreduce #41"
     # A higher number on another communicator says nothing.
     assert "rank 1 has not come" in missing(entry(41), {1: [entry(50, link=8)]}, 5.0)
+
+
+def test_messages_are_recorded_with_their_other_end(tmp_path):
+    talks = Talks(tmp_path)
+    x = np.ones(2)
+    talks.send(x, 3)
+    talks.send(x, dest=np.int64(0), tag=7)
+    talks.recv_obj(2)
+    talks.recv_obj(-2, tag=-1)  # any
+    talks.send(x, "nobody")
+    talks.allreduce(x)
+    entries = read_recorder(talks.track.path)
+    assert [(e.peer, e.tag) for e in entries] == [
+        (3, 0),
+        (0, 7),
+        (2, None),
+        (None, None),
+        (None, 0),
+        (None, None),
+    ]
+    assert [str(e).partition(" (")[0] for e in entries[:3]] == [
+        "send to rank 3",
+        "send to rank 0 with tag 7",
+        "recv_obj from rank 2",
+    ]
+
+
+def message(operation, peer, tag=0, line=12, end=None):
+    return Entry(1, 7, 0, operation, 0, "", "/home/me/train.py", line, 1.0, end, peer, tag)
+
+
+def test_unanswered_shows_both_ends_of_a_message():
+    mine = message("recv", 1)
+    assert unanswered(mine, 0, [message("recv", 0, line=30)], 5.0) == (
+        "rank 0 is at recv from rank 1 (train.py, line 12), "
+        "rank 1 at recv from rank 0 (train.py, line 30) since 4 s; "
+        "they wait for each other: what one sends the other must receive"
+    )
+    assert unanswered(mine, 0, [message("send", 0, line=30, end=3.0)], 5.0) == (
+        "rank 0 is at recv from rank 1 (train.py, line 12), "
+        "rank 1 outside since 2 s, the last was send to rank 0 (train.py, line 30)"
+    )
+    assert "wait for each other" in unanswered(mine, 0, [message("send", 0, tag=1)], 5.0)
+    assert "wait for each other" not in unanswered(mine, 0, [message("send", 0)], 5.0)
+    assert "wait for each other" not in unanswered(mine, 0, [message("recv", 2)], 5.0)
+    assert unanswered(mine, 0, None, 5.0).endswith("rank 1 cannot be asked, being on another host")

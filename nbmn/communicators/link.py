@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmn.communicators.errors import (
@@ -17,6 +18,8 @@ from nbmn.communicators.waiting import wait
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from nbmn.communicators.background import Worker
 
 Pending = Operation
 
@@ -58,6 +61,8 @@ class Link:
         self.calls = 0
         self.broken: str | None = None
         self.lost = False
+        self.worker: Worker | None = None
+        """Whose thread talks over this link while it is not idle."""
         self._explain = explain
 
     @property
@@ -103,8 +108,9 @@ class Link:
     def finish(self, operation: Operation) -> None:
         """Wait until a started operation is complete on this rank."""
         what = f"rank {operation.peer}" if operation.peer >= 0 else "the other ranks"
+        test, worker = operation.test, self.worker
         try:
-            self.wait(operation.test, what)
+            self.wait(test if worker is None else partial(worker.test, test), what)
         except BaseException as error:
             self.fail(error)
             raise
@@ -145,6 +151,8 @@ class Link:
         self.calls = 0
         self.generation += 1
         self.code = code_of(self.uid, self.generation)
+        if self.worker is not None and self.worker.uid == self.uid:
+            self.worker.reset()
 
     def fail(self, error: BaseException) -> None:
         """Break because of an error, here or in what belongs together with this link."""

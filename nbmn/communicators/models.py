@@ -92,65 +92,92 @@ def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool
     return changed
 
 
-def average(
-    link: Link,
-    backend: Backend,
-    model: Model,
-    zero_fill: bool,
-    *,
-    stale: bool = False,
-    share: Share | None = None,
-    lenient: bool = False,
-    wire: str | None = None,
-) -> Averaged:
-    """Replace gradients by their means over ranks; collective.
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """This rank's gradients of a model, as they were when they were collected."""
 
-    Parameters
-    ----------
-    zero_fill
-        Give parameters that no rank has a gradient of a zero gradient. Without it
-        they are left alone; a gradient that only some ranks have counts as
-        zero on the others either way, and all ranks get the mean.
-    stale
-        Call the averaging off, on all ranks.
-    share
-        Whose gradients count; by default all ranks'.
-    lenient
-        Call it off, instead of raising, where the ranks' parameters differ in being
-        initialised.
-    wire
-        The dtype to which each rank's gradients are rounded before they are averaged;
-        None for their own. The means have the gradients' dtype.
+    params: Sequence[tuple[str, Parameter]] = ()
+    table: Table = ()
+    arrays: Sequence[Any] = ()
+    """NumPy or CuPy, one per parameter; None where there is none."""
+    error: Exception | None = None
+    """Why they cannot be averaged."""
+
+
+def collect(model: Model, zero_fill: bool) -> Gradients:
+    """Take down the gradients of a model; local."""
+    try:
+        params = named(model)
+        return Gradients(params, grad_table(params, zero_fill), [p.grad for _, p in params])
+    except (AttributeError, TypeError) as error:
+        return Gradients(error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms gradients are averaged."""
+
+    zero_fill: bool
+    """Give parameters that no rank has a gradient of a zero gradient. Without it they are left
+    alone; a gradient that only some ranks have counts as zero on the others either way, and all
+    ranks get the mean."""
+    stale: bool = False
+    """Call the averaging off, on all ranks."""
+    share: Share | None = None
+    """Whose gradients count; None for all ranks'."""
+    lenient: bool = False
+    """Call it off, instead of raising, where the ranks' parameters differ in being initialised."""
+    wire: str | None = None
+    """The dtype to which each rank's gradients are rounded before they are averaged; None for
+    their own. The means have the gradients' dtype."""
+
+
+def average(link: Link, backend: Backend, model: Model, zero_fill: bool, **terms: Any) -> Averaged:
+    """Replace gradients by their means over ranks, on these :class:`Terms`; collective."""
+    gradients = collect(model, zero_fill)
+    prepared = agree_to_average(link, backend, gradients, Terms(zero_fill, **terms))
+    if prepared is None:
+        return Averaged.STALE
+    for (_, param), mean in zip(gradients.params, backend.mean(prepared), strict=True):
+        if mean is not None and mean is not param.grad:
+            param.grad = beside(param, mean)
+    return Averaged.DONE
+
+
+def agree_to_average(link: Link, backend: Backend, gradients: Gradients, terms: Terms) -> Any:
+    """Return what the backend has prepared, None if the averaging is called off; collective.
+
+    What it raises it raises on all ranks.
     """
-    share = share or Share(True, link.size)
-    params, table, prepared, error = [], (), None, None
+    share = terms.share or Share(True, link.size)
+    prepared, error = None, gradients.error
 
     def prepare(agreed: Table) -> Any:
         grads = [
-            param.grad if share.counts and entry.present else None
-            for (_, param), entry in zip(params, agreed, strict=True)
+            array if share.counts and entry.present else None
+            for array, entry in zip(gradients.arrays, agreed, strict=True)
         ]
-        return backend.prepare(MeanRequest(agreed, grads, share.total, wire))
+        return backend.prepare(MeanRequest(agreed, grads, share.total, terms.wire))
 
-    try:
-        params = named(model)
-        table = grad_table(params, zero_fill)
-        # Before the vote, so that its outcome says that all ranks have prepared.
-        prepared = prepare(table)
-    except (AttributeError, TypeError) as caught:
-        error = caught
+    table = gradients.table
+    if error is None:
+        try:
+            # Before the vote, so that its outcome says that all ranks have prepared.
+            prepared = prepare(table)
+        except (AttributeError, TypeError) as caught:
+            error = caught
     # What must be alike; the rest may differ, as long as the tables fit together.
-    options = f"zero_fill={zero_fill}, allreduce_grad_dtype={wire}, of {share.total}"
+    options = f"zero_fill={terms.zero_fill}, allreduce_grad_dtype={terms.wire}, of {share.total}"
     statement = ("multi_node_mean_grad", options, table)
-    outcome = Vote(link, statement, failed=error is not None, flag=stale).outcome()
+    outcome = Vote(link, statement, failed=error is not None, flag=terms.stale).outcome()
     if outcome.failed:
         raise_together(link, "multi_node_mean_grad", error)
     if not outcome.unanimous:
         tables: list[Table] = exchange(link, "multi_node_mean_grad", options, table)
         check_together(tables)
         odd = uninitialized_somewhere(tables)
-        if odd and lenient:
-            return Averaged.STALE
+        if odd and terms.lenient:
+            return None
         if odd:
             raise MismatchError(
                 f"parameters initialised on some ranks only: {', '.join(odd)}; "
@@ -158,13 +185,7 @@ def average(
             )
         prepared = prepare(union(tables))
         transport.barrier(link)
-    if outcome.flagged:
-        return Averaged.STALE
-    means = backend.mean(prepared)
-    for (_, param), mean in zip(params, means, strict=True):
-        if mean is not None and mean is not param.grad:
-            param.grad = beside(param, mean)
-    return Averaged.DONE
+    return None if outcome.flagged else prepared
 
 
 def count_ranks(link: Link, counts: bool) -> Share:

@@ -7,6 +7,7 @@ on later where it was. They are never left half way.
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from nbmn.communicators.creation import Nursery
 from nbmn.communicators.dummies import join_with_dummies
+from nbmn.communicators.errors import BrokenCommunicatorError
 from nbmn.communicators.ledger import Ledger, Operation
 from nbmn.communicators.link import Link, Uid
 from nbmn.communicators.renewal import (
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from mpi4py import MPI
+
+    from nbmn.communicators.background import Worker
 
 Steps = Generator[Callable[[], bool], None, Any]
 
@@ -60,12 +64,23 @@ class State:
     abandoned: list[Any] = field(default_factory=list)
     """Communicators with operations that never end, and their buffers."""
 
-    def reports(self) -> list[LinkReport]:
-        """Describe all links; local."""
-        return [self._report(uid, ledger) for uid, ledger in self.ledgers.items()]
+    def reports(self, *, quiet: bool = False) -> list[LinkReport]:
+        """Describe all links; local.
 
-    def _report(self, uid: Uid, ledger: Ledger) -> LinkReport:
+        Unless all is ``quiet``, links with a worker are described by what it was given to do.
+        """
+        return [self._report(uid, ledger, quiet) for uid, ledger in self.ledgers.items()]
+
+    def workers(self) -> dict[Uid, tuple[Link, Worker]]:
+        """Return who talks over links in the background, by its first link; local."""
+        found = [link for link in list(self.links.values()) if link.worker is not None]
+        return {link.uid: (link, link.worker) for link in found if link.worker.uid == link.uid}
+
+    def _report(self, uid: Uid, ledger: Ledger, quiet: bool) -> LinkReport:
         link = self.links.get(uid)
+        if link is not None and link.worker is not None and not quiet:
+            # The ledger is its thread's. If all ranks began the same, all will end it.
+            return LinkReport(uid, True, link.broken is not None, link.worker.started)
         ledger.settle()
         broken = bool(ledger.open) or (link is not None and link.broken is not None)
         count = ledger.begun, ledger.digest, ledger.settled
@@ -103,6 +118,33 @@ def renewal(state: State, ticket: int) -> Steps:
     if not in_order[0] and not extremes[0]:
         return Result(*tickets, renewed=False)
 
+    yield from _quieten(state)
+    yield from _make_usable(state)
+    return Result(*tickets, renewed=True)
+
+
+def _quieten(state: State) -> Steps:
+    """Let workers end what all ranks have begun, and stop the others."""
+    while True:
+        workers = state.workers()
+        mine = {
+            uid: (worker.started, link.broken is None, worker.idle())
+            for uid, (link, worker) in workers.items()
+        }
+        told = yield from tell(state.control, mine)
+        for uid, (link, worker) in workers.items():
+            theirs = [told[member].get(uid, (-1, False, True)) for member in uid.members]
+            if len({begun for begun, *_ in theirs}) > 1 or not all(good for _, good, _ in theirs):
+                link.fail(BrokenCommunicatorError("another rank did not take part"))
+                worker.stop()
+        if all(idle for theirs in told for *_, idle in theirs.values()):
+            return
+        until = time.monotonic() + 1e-3
+        yield lambda until=until: time.monotonic() > until
+
+
+def _make_usable(state: State) -> Steps:
+    control = state.control
     state.nursery.catch_up((yield from tell(control, state.nursery.begun())))
     for uid in sorted(state.nursery.pending):
         yield state.nursery.pending[uid].test
@@ -110,7 +152,7 @@ def renewal(state: State, ticket: int) -> Steps:
 
     for ledger in state.ledgers.values():
         yield from _cancel_receives(ledger)
-    found = by_link((yield from tell(control, state.reports())))
+    found = by_link((yield from tell(control, state.reports(quiet=True))))
     plan = make_plan(found)
     failed = yield from _drain(state, plan, found)
 
@@ -121,7 +163,6 @@ def renewal(state: State, ticket: int) -> Steps:
         if uid not in plan.free:
             fresh[uid] = yield from _replacement(control, uid)
     _carry_out(state, plan, fresh, {*failed, *plan.abandon})
-    return Result(*tickets, renewed=True)
 
 
 def tell(control: MPI.Comm, what: Any) -> Generator[Callable[[], bool], None, list[Any]]:

@@ -108,7 +108,11 @@ def collect(model: Model, zero_fill: bool) -> Gradients:
     """Take down the gradients of a model; local."""
     try:
         params = named(model)
-        return Gradients(params, grad_table(params, zero_fill), [p.grad for _, p in params])
+        table = grad_table(params, zero_fill)
+        # A parameter that is not initialised may refuse to be asked.
+        rows = zip(params, table, strict=True)
+        arrays = [param.grad if entry.present else None for (_, param), entry in rows]
+        return Gradients(params, table, arrays)
     except (AttributeError, TypeError) as error:
         return Gradients(error=error)
 

@@ -1,0 +1,36 @@
+"""How a link holds a communicator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbmn.communicators import Communicator
+
+
+class Held:
+    """A communicator that copies of a link share, and that a pickle of it leaves behind."""
+
+    def __init__(self, comm: Communicator | None = None) -> None:
+        self._comm = comm
+
+    def get(self) -> Communicator:
+        """Return it.
+
+        Raises
+        ------
+        RuntimeError
+            The link was pickled, maybe in another process.
+        """
+        if self._comm is None:
+            raise RuntimeError(
+                "this link was unpickled, and a communicator belongs to its process: "
+                "give the link one of this process before it is used to train"
+            )
+        return self._comm
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Held:
+        return self
+
+    def __reduce__(self) -> Any:
+        return Held, ()

@@ -11,9 +11,9 @@ and Chainer is repaired at the moment it is imported (see :mod:`nbmn.compat`).
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
+from nbmn import global_except_hook
 from nbmn.compat import hook as _hook
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _MODULES = (
 __all__ = ["__version__", "load_ipython_extension", *_PUBLIC, *_MODULES]
 
 _hook.install()
+global_except_hook._add_hook_if_enabled()
 
 
 def __getattr__(name: str) -> Any:
@@ -68,7 +69,3 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     from nbmn.magics import register
 
     register(shell)
-
-
-if os.environ.get("CHAINERMN_FORCE_ABORT_ON_EXCEPTION"):
-    importlib.import_module("nbmn.global_except_hook").add_hook()

@@ -29,6 +29,7 @@ __all__ = [
     "BrokenCommunicatorError",
     "CollectiveTimeoutError",
     "Communicator",
+    "CommunicatorBase",
     "CommunicatorError",
     "Entry",
     "MismatchError",
@@ -39,3 +40,6 @@ __all__ = [
     "read_recorder",
     "world",
 ]
+
+CommunicatorBase = Communicator
+"""ChainerMN's name for what every communicator is."""

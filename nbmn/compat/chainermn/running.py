@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import runpy
-import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
+
+from nbmn import global_except_hook
 
 CHILDREN = "NBMN_AS_CHAINERMN"
 """Set for processes that the script starts, which import it too (see ``compat/startup.py``)."""
@@ -36,7 +37,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"argument expected for -m\n{USAGE}", file=sys.stderr)
         return 2
     os.environ[CHILDREN] = "1"
-    importlib.import_module("nbmn.global_except_hook").add_hook()
     try:
         if arguments[0] == "-m":
             sys.argv = list(arguments[1:])
@@ -48,9 +48,12 @@ def main(arguments: Sequence[str]) -> int:
         raise
     except BaseException as error:  # noqa: BLE001 - shown as Python shows it
         error.__traceback__ = of_script(error.__traceback__)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script may have added it
+            global_except_hook.add_hook()
         sys.excepthook(type(error), error, error.__traceback__)
         _end_other_ranks(error)
-        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        return 1
     return 0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from chainer import Variable, backend
 from chainer import functions as F
 
-from nbmn.functions.collective import AllReduce
+from nbmn.functions.collective_communication import AllReduce
 from nbmn.functions.graph import checked, once
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import chainer
 from chainer import Variable
 
 from nbmn import functions
-from nbmn.functions.point_to_point import receive
+from nbmn.functions.point_to_point_communication import receive
 from nbmn.links.held import Held
 
 if TYPE_CHECKING:

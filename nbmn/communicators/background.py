@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import models
 from nbmn.communicators.activity import collective
+from nbmn.communicators.arrays import to_host
 from nbmn.communicators.errors import BrokenCommunicatorError, CollectiveTimeoutError
 from nbmn.communicators.models import Averaged, Gradients, Terms
 from nbmn.communicators.runtime import mpi
@@ -153,8 +154,15 @@ class Background:
         """How often a renewal has thrown away what was under way; alike on all ranks; local."""
         return self._own._link.generation
 
+    @property
+    def lost(self) -> bool:
+        """It can no longer be used: some rank does not hold it; alike on all others; local."""
+        return self._own._link.lost
+
     def start(self, gradients: Gradients, terms: Terms) -> None:
         """Begin to average; local.
+
+        NumPy arrays among the gradients may be overwritten by their means.
 
         Raises
         ------
@@ -164,6 +172,10 @@ class Background:
         link, backend = self._own._link, self._own._parts.gradients
         _ = link.comm  # raises if it is broken
         terms = replace(terms, wire=self._comm._wire)
+        # Here, where the device is the right one.
+        arrays = [None if array is None else to_host(array) for array in gradients.arrays]
+        gradients = replace(gradients, arrays=arrays)
+        self._link.wait(self._worker.idle, "the mean of gradients")
         try:
             self._worker.start(functools.partial(_mean, link, backend, gradients, terms))
         except BaseException as error:

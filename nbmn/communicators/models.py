@@ -108,13 +108,18 @@ def collect(model: Model, zero_fill: bool) -> Gradients:
     """Take down the gradients of a model; local."""
     try:
         params = named(model)
-        table = grad_table(params, zero_fill)
         # A parameter that is not initialised may refuse to be asked.
-        rows = zip(params, table, strict=True)
-        arrays = [param.grad if entry.present else None for (_, param), entry in rows]
-        return Gradients(params, table, arrays)
+        arrays = [None if param.array is None else param.grad for _, param in params]
+        return describe(params, arrays, zero_fill)
     except (AttributeError, TypeError) as error:
         return Gradients(error=error)
+
+
+def describe(
+    params: Sequence[tuple[str, Parameter]], arrays: Sequence[Any], zero_fill: bool
+) -> Gradients:
+    """Return gradients of the parameters, with the shapes that these have now; local."""
+    return Gradients(params, grad_table(params, arrays, zero_fill), arrays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,15 @@ def data_table(params: Sequence[tuple[str, Parameter]]) -> Table:
     )
 
 
-def grad_table(params: Sequence[tuple[str, Parameter]], zero_fill: bool) -> Table:
+def grad_table(
+    params: Sequence[tuple[str, Parameter]], grads: Sequence[Any], zero_fill: bool
+) -> Table:
     """Describe the gradients; one that is None counts as present if it is to be filled."""
     return tuple(
         Entry(name, None, "", False)
         if (array := param.array) is None
-        else Entry(name, array.shape, array.dtype.str, zero_fill or param.grad is not None)
-        for name, param in params
+        else Entry(name, array.shape, array.dtype.str, zero_fill or grad is not None)
+        for (name, param), grad in zip(params, grads, strict=True)
     )
 
 

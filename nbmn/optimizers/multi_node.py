@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import chainer
 
 from nbmn.communicators.models import Averaged, Share
 
 if TYPE_CHECKING:
-    from chainer import Link, Optimizer
-
     from nbmn.communicators import Communicator
 
-_OWN = frozenset({"actual_optimizer", "communicator", "zero_fill", "_synchronized"})
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What gradients are computed from; those that the parameters have, without a function."""
+
+    lossfun: Callable[..., Any] | None
+    args: tuple[Any, ...]
+    kwds: Mapping[str, Any]
 
 
 class MultiNodeOptimizer:
@@ -27,17 +35,27 @@ class MultiNodeOptimizer:
     initialised parameters has changed on any rank: then gradients are computed again
     with what was broadcast, if a loss function is there to do so; otherwise those
     count that were computed with the right values.
+
+    A rank that may be apart from the others, because it left an update half way (an
+    interrupt) or loaded a snapshot, says so in its next update; then all ranks take over the values
+    and the optimizer's state of rank 0.
     """
 
+    _OWN = frozenset(
+        {"actual_optimizer", "communicator", "zero_fill", "_synchronized", "_apart", "_inside"}
+    )
+
     def __init__(
-        self, actual_optimizer: Optimizer, communicator: Communicator, zero_fill: bool
+        self, actual_optimizer: chainer.Optimizer, communicator: Communicator, zero_fill: bool
     ) -> None:
         self.actual_optimizer = actual_optimizer
         self.communicator = communicator
         self.zero_fill = zero_fill
         self._synchronized: tuple[tuple[str, bool], ...] | None = None
+        self._apart = False
+        self._inside = False
 
-    def setup(self, link: Link) -> MultiNodeOptimizer:
+    def setup(self, link: chainer.Link) -> MultiNodeOptimizer:
         """Set the model to train and give it the values it has on rank 0; collective."""
         self.actual_optimizer.setup(link)
         self._synchronized = None
@@ -58,121 +76,127 @@ class MultiNodeOptimizer:
         MismatchError
             On all ranks: the ranks' models have different parameters.
         """
-        target = self.actual_optimizer.target
-        if lossfun is None:
-            self._update_given(target)
-        else:
-            self._update_computed(target, lossfun, args, kwds)
+        step = Step(lossfun, args, kwds)
+        self._compute(step)
+        self._enter()
+        share = None
+        while self._average(share) is Averaged.STALE:
+            # A part of the model that some rank has just used for the first time, or a rank apart.
+            share = self._restore(step)
         self.actual_optimizer.update(None)
+        self._inside = False
 
-    def _update_computed(
-        self, target: Link, lossfun: Callable[..., Any], args: tuple, kwds: dict[str, Any]
-    ) -> None:
-        if self._synchronized is None:
-            self._initialize(target, lossfun, args, kwds)
-            self._broadcast(target)
-        self._backward(target, lossfun, args, kwds)
-        while self._average(target) is Averaged.STALE:
-            # A part of the model that some rank has just used for the first time.
-            if self.communicator.any_rank(self._broadcast(target)):
-                self._backward(target, lossfun, args, kwds)
+    def serialize(self, serializer: chainer.AbstractSerializer) -> None:
+        """Save or load the wrapped optimizer's state; local.
 
-    def _update_given(self, target: Link) -> None:
-        if self._average(target) is not Averaged.STALE:
-            return
-        share = self.communicator.count_ranks(not self._broadcast(target))
-        if share.total < self.communicator.size and self.communicator.rank == 0:
+        After loading, on any rank, the next update begins from the state of rank 0 on all.
+        """
+        self.actual_optimizer.serialize(serializer)
+        if isinstance(serializer, chainer.Deserializer):
+            self._apart = True
+
+    def _compute(self, step: Step) -> None:
+        if step.lossfun is not None:
+            if self._synchronized is None:
+                self._initialize(step)
+                self._broadcast()
+            self._backward(step)
+
+    def _enter(self) -> None:
+        """Begin what must not be left half way."""
+        self._apart |= self._inside
+        self._inside = True
+
+    def _average(self, share: Share | None) -> Averaged:
+        target = self.actual_optimizer.target
+        return self.communicator.average_gradients(
+            target, self.zero_fill, stale=self._stale(), share=share
+        )
+
+    def _stale(self) -> bool:
+        return self._apart or self._synchronized != _initialized(self.actual_optimizer.target)
+
+    def _restore(self, step: Step) -> Share | None:
+        """Broadcast, and compute gradients again; return whose count where they cannot be."""
+        share = self._share_values()
+        if share.total == self.communicator.size:
+            return None
+        if step.lossfun is None:
+            self._warn(share)
+            return share
+        self._backward(step)
+        return None
+
+    def _share_values(self) -> Share:
+        """Broadcast; return who had the right values before."""
+        return self.communicator.count_ranks(not self._broadcast())
+
+    def _warn(self, share: Share) -> None:
+        if self.communicator.rank == 0:
             warnings.warn(
                 f"{self.communicator.size - share.total} of {self.communicator.size} ranks "
                 "had computed this step's gradients with values other than rank 0's, and "
                 "these do not count; call comm.bcast_data(model) before the first "
                 "backward, or pass the loss function to update()",
-                stacklevel=3,
+                stacklevel=4,
             )
-        self._average(target, share)
 
-    def _average(self, target: Link, share: Share | None = None) -> Averaged:
-        return self.communicator.average_gradients(
-            target,
-            self.zero_fill,
-            stale=self._synchronized != _initialized(target),
-            share=share,
-        )
-
-    def _broadcast(self, target: Link) -> bool:
-        """Broadcast the values; return whether this rank had other ones."""
+    def _broadcast(self) -> bool:
+        """Broadcast the values, and the state where needed; say if this rank had other values."""
+        target = self.actual_optimizer.target
         changed = self.communicator.replace_data(target)
+        if self.communicator.any_rank(self._apart):
+            self._take_over_state()
+        self._apart = False
         self._synchronized = _initialized(target)
         return changed
 
-    def _initialize(
-        self, target: Link, lossfun: Callable[..., Any], args: tuple, kwds: dict[str, Any]
-    ) -> None:
+    def _take_over_state(self) -> None:
+        """Have on all ranks the state that rank 0 has; collective."""
+        at_root, actual = self.communicator.rank == 0, self.actual_optimizer
+        store = chainer.serializers.DictionarySerializer()
+        if at_root:
+            store.save(self)
+        told = (store.target, actual._loss_scale) if at_root else None
+        state, actual._loss_scale = self.communicator.bcast_obj(told)
+        for param in actual.target.params():
+            if param.update_rule is not None:
+                param.update_rule._fp32_param = None  # made again from what was broadcast
+                if not at_root:
+                    param.update_rule._state = None  # as it stays where rank 0 has none
+        if not at_root:
+            chainer.serializers.NpzDeserializer(state, strict=False).load(self)
+
+    def _initialize(self, step: Step) -> None:
         """Let parameters take their shapes from a forward pass that leaves no other trace."""
+        target = self.actual_optimizer.target
         waiting = any(param.array is None for param in target.params())
         if self.communicator.any_rank(waiting):
-            import chainer
-
             # In test mode, so that running statistics and random numbers of training
             # are not consumed twice. With a graph: the loss may take gradients itself.
             with chainer.using_config("train", False):
-                lossfun(*args, **kwds)
+                step.lossfun(*step.args, **step.kwds)
 
-    def _backward(
-        self, target: Link, lossfun: Callable[..., Any], args: tuple, kwds: dict[str, Any]
-    ) -> None:
+    def _backward(self, step: Step) -> None:
         actual = self.actual_optimizer
-        loss = lossfun(*args, **kwds)
+        loss = step.lossfun(*step.args, **step.kwds)
         if getattr(actual, "_use_cleargrads", True):
-            target.cleargrads()
+            actual.target.cleargrads()
         else:
-            target.zerograds()
+            actual.target.zerograds()
         loss.backward(loss_scale=actual._loss_scale)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # not there yet: while being copied or unpickled
+        if name in self._OWN:  # not there yet: while being copied or unpickled
             raise AttributeError(name)
         return getattr(self.actual_optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN:
+        if name in self._OWN:
             object.__setattr__(self, name, value)
         else:
             setattr(self.actual_optimizer, name, value)
 
 
-def _initialized(target: Link) -> tuple[tuple[str, bool], ...]:
+def _initialized(target: chainer.Link) -> tuple[tuple[str, bool], ...]:
     return tuple(sorted((name, param.array is not None) for name, param in target.namedparams()))
-
-
-def create_multi_node_optimizer(
-    actual_optimizer: Optimizer,
-    communicator: Communicator,
-    double_buffering: bool = False,
-    zero_fill: bool = True,
-) -> MultiNodeOptimizer:
-    """Make an optimizer data-parallel over the ranks of a communicator; local.
-
-    Parameters
-    ----------
-    actual_optimizer
-        Any Chainer optimizer. If it is set up already, ``setup`` need not be called again.
-    communicator
-        Averages the gradients.
-    double_buffering
-        Overlap averaging with the next forward and backward; not available yet.
-    zero_fill
-        Give initialised parameters that no rank used a gradient of zeros (True), or leave
-        their gradients None (False).
-
-    Raises
-    ------
-    NotImplementedError
-        ``double_buffering`` is true.
-    """
-    if double_buffering:
-        raise NotImplementedError(
-            "double_buffering=True is not available in this version; leave it out: "
-            "gradients are then averaged before each update"
-        )
-    return MultiNodeOptimizer(actual_optimizer, communicator, zero_fill)

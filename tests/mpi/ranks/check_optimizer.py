@@ -5,7 +5,7 @@ import chainer
 import chainer.functions as F
 import chainer.links as L
 import numpy as np
-from rank_tools import need_ranks, raises
+from rank_tools import need_ranks
 
 import nbmn
 
@@ -206,11 +206,6 @@ def check_passes_through(comm):
     chainer.serializers.NpzDeserializer(store.target).load(other)
     assert other.t == 1
     assert copy.copy(optimizer).actual_optimizer is actual
-
-
-def check_double_buffering_is_refused(comm):
-    with raises(NotImplementedError, "double_buffering"):
-        nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(), comm, double_buffering=True)
 
 
 def check_trainer(comm):

@@ -1,0 +1,502 @@
+"""Double buffering: each mean is applied one update later, and none is lost."""
+
+import io
+import os
+import signal
+import warnings
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+from rank_tools import interrupt_when_waiting, need_ranks, raises
+
+import nbmn
+from nbmn.communicators import BrokenCommunicatorError, MismatchError, world
+
+RNG = np.random.RandomState(3)
+X = RNG.randn(12, 5)
+Y = RNG.randn(12, 2)
+W, B = RNG.randn(2, 5), RNG.randn(2)
+BACKENDS = ["auto", "dummy", "flat", "hierarchical", "naive", "shared_memory", "two_dimensional"]
+
+
+class Model(chainer.Chain):
+    """Least squares, in float64; what happens in its forward can be added to."""
+
+    def __init__(self, seed=0, during=lambda: None):
+        super().__init__()
+        rng = np.random.RandomState(seed)
+        w, b = (rng.randn(2, 5), rng.randn(2)) if seed else (W, B)
+        with self.init_scope():
+            self.w = chainer.Parameter(w.copy())
+            self.b = chainer.Parameter(b.copy())
+        self.during = during
+
+    def forward(self, x, y):
+        self.during()
+        return F.sum((F.linear(x, self.w, self.b) - y) ** 2) / 2
+
+
+def batch(step, rank, size):
+    """Return the rows of one rank in one step."""
+    rows = np.random.RandomState(step).permutation(12)[: 12 // size * size]
+    return np.split(rows, size)[rank]
+
+
+def gradient(w, b, rows):
+    residual = X[rows] @ w.T + b - Y[rows]
+    return residual.T @ X[rows], residual.sum(0)
+
+
+class Delayed:
+    """The same in NumPy: momentum SGD that applies each mean one update later."""
+
+    def __init__(self, size, lr=0.01, momentum=0.9, decay=0.0):
+        self.size, self.lr, self.momentum, self.decay = size, lr, momentum, decay
+        self.w, self.b = W.copy(), B.copy()
+        self.v = [np.zeros_like(W), np.zeros_like(B)]
+        self.pending = None
+        self.t = 0
+
+    def mean(self, step):
+        parts = [gradient(self.w, self.b, batch(step, r, self.size)) for r in range(self.size)]
+        return [sum(grads) / self.size for grads in zip(*parts, strict=True)]
+
+    def update(self, step):
+        fresh = self.mean(step)
+        self.flush()
+        self.pending = fresh
+
+    def flush(self):
+        if self.pending is not None:
+            for values, v, g in zip((self.w, self.b), self.v, self.pending, strict=True):
+                v *= self.momentum
+                v -= self.lr * (g + self.decay * values)
+                values += v
+            self.pending = None
+            self.t += 1
+
+
+def make(comm, model=None, actual=None, **options):
+    model = Model(comm.rank) if model is None else model
+    actual = chainer.optimizers.MomentumSGD(0.01) if actual is None else actual
+    options = {"double_buffering": True, **options}
+    return nbmn.create_multi_node_optimizer(actual, comm, **options).setup(model)
+
+
+def step_of(comm, optimizer, step):
+    rows = batch(step, comm.rank, comm.size)
+    optimizer.update(optimizer.target, X[rows], Y[rows])
+
+
+def assert_equal(optimizer, right, rtol=1e-9):
+    np.testing.assert_allclose(optimizer.target.w.array, right.w, rtol=rtol)
+    np.testing.assert_allclose(optimizer.target.b.array, right.b, rtol=rtol)
+    assert optimizer.t == right.t
+
+
+def alike(comm, optimizer):
+    everyone = comm.allgather(optimizer.target.w.array)
+    return all((theirs == everyone[0]).all() for theirs in everyone)
+
+
+def check_every_mean_is_applied_one_update_later(comm):
+    for name in BACKENDS:
+        own = nbmn.create_communicator(name)
+        size = 1 if name == "dummy" else comm.size
+        optimizer, right = make(own), Delayed(size)
+        for step in range(5):
+            rows = batch(step, 0 if name == "dummy" else comm.rank, size)
+            optimizer.update(optimizer.target, X[rows], Y[rows])
+            right.update(step)
+            assert_equal(optimizer, right)
+        assert optimizer.t == 4
+        optimizer.flush()
+        right.flush()
+        assert_equal(optimizer, right)
+        optimizer.flush()  # nothing is left
+        assert_equal(optimizer, right)
+
+
+def check_parts_of_the_ranks(comm):
+    need_ranks(comm, 2)
+    part = comm.split(0 if comm.rank < 2 else 1, comm.rank)
+    optimizer, right = make(part), Delayed(part.size)
+    for step in range(4):
+        step_of(part, optimizer, step)
+        right.update(step)
+    assert_equal(optimizer, right)
+
+
+def check_forward_runs_while_the_last_step_is_averaged(comm):
+    """The last rank begins step t only when rank 0 is in the forward of step t+1."""
+    need_ranks(comm, 2)
+    last = comm.size - 1
+    told = []
+
+    def tell():
+        if comm.rank == 0 and told:
+            # Averaging the step before cannot be over: the last rank waits for this.
+            assert not optimizer._background._worker.idle()
+            comm.send_obj("go on", last)
+        told.append(1)
+
+    def wait_and(model):
+        def loss(x, y):
+            comm.recv_obj(0)
+            return model(x, y)
+
+        return loss
+
+    optimizer, right = make(comm, Model(0, tell)), Delayed(comm.size)
+    for step in range(5):
+        # Without overlap, rank 0 would wait for the last rank, which waits for rank 0.
+        if comm.rank == last and step < 4:
+            rows = batch(step, comm.rank, comm.size)
+            model = optimizer.target
+            if step == 0:
+                # The first update shares values before the loss is computed.
+                optimizer.update(wait_and(model), X[rows], Y[rows])
+            else:
+                comm.recv_obj(0)
+                step_of(comm, optimizer, step)
+        else:
+            step_of(comm, optimizer, step)
+        right.update(step)
+    assert_equal(optimizer, right)
+    comm.barrier()
+
+
+def check_collectives_of_the_forward_do_not_mix(comm):
+    totals = []
+    model = Model(0, lambda: totals.append(float(comm.allreduce(np.array([1.0]))[0])))
+    optimizer, right = make(comm, model), Delayed(comm.size)
+    for step in range(6):
+        step_of(comm, optimizer, step)
+        comm.allgather_obj(step)
+        right.update(step)
+    assert_equal(optimizer, right)
+    assert totals == [comm.size] * 6
+
+
+def check_gradients_computed_by_the_user(comm):
+    optimizer, right = make(comm), Delayed(comm.size)
+    for step in range(4):
+        rows = batch(step, comm.rank, comm.size)
+        optimizer.target.cleargrads()
+        optimizer.target(X[rows], Y[rows]).backward()
+        optimizer.update()
+        right.update(step)
+    optimizer.flush()
+    right.flush()
+    assert_equal(optimizer, right)
+
+
+def check_gradients_given_before_values_are_shared(comm):
+    """Wrapped after setup: rank 0's gradients count, and so do all later ones."""
+    model = Model(comm.rank)
+    actual = chainer.optimizers.MomentumSGD(0.01).setup(model)
+    optimizer = nbmn.create_multi_node_optimizer(actual, comm, double_buffering=True)
+    right = Delayed(comm.size)
+    for step in range(3):
+        rows = batch(step, comm.rank, comm.size)
+        model.cleargrads()
+        model(X[rows], Y[rows]).backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.update()
+        told = [w for w in caught if "do not count" in str(w.message)]
+        assert len(told) == (comm.rank == 0 and comm.size > 1 and step == 0)
+        right.update(step)
+        if step == 0:
+            right.pending = gradient(W, B, batch(0, 0, comm.size))
+    assert_equal(optimizer, right)
+
+
+def check_hooks_and_zerograds(comm):
+    actual = chainer.optimizers.MomentumSGD(0.01)
+    optimizer, right = make(comm, actual=actual), Delayed(comm.size, decay=0.1)
+    seen = []
+    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(0.1))
+    optimizer.add_hook(lambda o: seen.append(o.t), name="seen", timing="post")
+    optimizer.use_cleargrads(False)
+    for step in range(4):
+        step_of(comm, optimizer, step)
+        right.update(step)
+    assert_equal(optimizer, right)
+    assert seen == [1, 2, 3]
+
+
+def check_loss_scale_that_changes_between(comm):
+    optimizer, right = make(comm), Delayed(comm.size)
+    for step in range(5):
+        optimizer.set_loss_scale(2.0**step)
+        step_of(comm, optimizer, step)
+        right.update(step)
+        assert_equal(optimizer, right)
+
+
+def check_new_epoch_applies_what_is_pending(comm):
+    optimizer, right = make(comm), Delayed(comm.size)
+    for step in range(2):
+        step_of(comm, optimizer, step)
+        right.update(step)
+    optimizer.new_epoch()
+    right.flush()
+    assert_equal(optimizer, right)
+    assert optimizer.epoch == optimizer.actual_optimizer.epoch == 1
+
+
+def adam(comm):
+    return make(comm, Model(0), chainer.optimizers.Adam(0.01))
+
+
+def check_resume_equals_an_uninterrupted_run(comm):
+    """Bit for bit, from a snapshot after any number of updates, the first one too."""
+    right = adam(comm)
+    snapshots = []
+    for step in range(5):
+        step_of(comm, right, step)
+        file = io.BytesIO()
+        chainer.serializers.save_npz(file, {"o": right, "m": right.target}["o"])
+        values = io.BytesIO()
+        chainer.serializers.save_npz(values, right.target)
+        snapshots.append((file, values))
+    right.flush()
+    for number, (file, values) in enumerate(snapshots):
+        for loads_everywhere in (True, False):
+            resumed = make(comm, Model(7), chainer.optimizers.Adam(0.01))
+            if loads_everywhere or comm.rank == 0:
+                for stream, into in ((file, resumed), (values, resumed.target)):
+                    stream.seek(0)
+                    chainer.serializers.load_npz(stream, into)
+            for step in range(number + 1, 5):
+                step_of(comm, resumed, step)
+            if number == 4 and not loads_everywhere:
+                continue  # only an update tells the others what is pending
+            resumed.flush()
+            assert resumed.t == right.t == 5
+            np.testing.assert_array_equal(resumed.target.w.array, right.target.w.array)
+
+
+def check_snapshots_of_other_optimizers(comm):
+    double = adam(comm)
+    step_of(comm, double, 0)
+    step_of(comm, double, 1)
+    file = io.BytesIO()
+    chainer.serializers.save_npz(file, double)
+    file.seek(0)
+    plain = chainer.optimizers.Adam().setup(Model())
+    chainer.serializers.load_npz(file, plain)
+    assert plain.t == 1
+    file = io.BytesIO()
+    chainer.serializers.save_npz(file, plain)
+    file.seek(0)
+    chainer.serializers.load_npz(file, double)
+    assert double.t == 1
+    double.flush()
+    assert double.t == 1
+
+
+class Branched(chainer.Chain):
+    """Uses its second layer only when told, and initialises it then."""
+
+    def __init__(self, seed):
+        super().__init__()
+        rng = np.random.RandomState(seed)
+        with self.init_scope():
+            self.a = L.Linear(5, 2, initialW=chainer.initializers.Normal(0.3, rng=rng))
+            self.b = L.Linear(None, 2, initialW=chainer.initializers.Normal(0.3, rng=rng))
+
+    def forward(self, x, branch):
+        y = self.a(x)
+        return F.sum(y + self.b(x) if branch else y)
+
+
+def check_branch_initialised_late(comm):
+    """On the last rank only, and on all ranks at once with other values each."""
+    x = X.astype("f")
+    for users in ([comm.size - 1], range(comm.size)):
+        model = Branched(comm.rank)
+        optimizer = make(comm, model, chainer.optimizers.SGD(0.01))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for step in range(5):
+                rows = batch(step, comm.rank, comm.size)
+                optimizer.update(model, x[rows], step >= 2 and comm.rank in users)
+            optimizer.flush()
+        assert optimizer.t == 5
+        # The gradients do not depend on the values: nothing may be missing.
+        sums = [
+            [x[batch(step, r, comm.size)].sum(0) for r in range(comm.size)] for step in range(5)
+        ]
+        rows = 12 // comm.size
+        first = Branched(0)
+        a = first.a.W.array - 0.01 * np.sum(sums, (0, 1)) / comm.size
+        np.testing.assert_allclose(model.a.W.array, a, rtol=1e-4, atol=1e-5)
+        source = Branched(users[-1] if len(users) == 1 else 0)
+        source.b(x)
+        used = [[sums[step][r] for r in users] for step in range(2, 5)]
+        b = source.b.W.array - 0.01 * np.sum(used, (0, 1)) / comm.size
+        np.testing.assert_allclose(model.b.W.array, b, rtol=1e-4, atol=1e-5)
+        bias = -0.01 * rows * 3 * len(users) / comm.size
+        np.testing.assert_allclose(model.b.b.array, bias, rtol=1e-4)
+
+
+def check_lazy_from_the_start(comm):
+    model = Branched(comm.rank)
+    optimizer = make(comm, model, chainer.optimizers.SGD(0.01))
+    for _ in range(3):
+        optimizer.update(model, X.astype("f"), True)
+    optimizer.flush()
+    assert optimizer.t == 3
+    source = Branched(0)
+    source(X.astype("f"), True)
+    right = source.b.W.array - 0.03 * X.sum(0).astype("f")
+    np.testing.assert_allclose(model.b.W.array, right, rtol=1e-4, atol=1e-5)
+
+
+def check_models_that_differ_are_an_error_at_the_next_update(comm):
+    need_ranks(comm, 2)
+    optimizer = make(comm)
+    step_of(comm, optimizer, 0)
+    if comm.rank == 0:
+        with optimizer.target.init_scope():
+            optimizer.target.extra = L.Linear(1, 1)
+    with raises(MismatchError, "extra"):
+        step_of(comm, optimizer, 1)  # its values cannot be shared either
+        step_of(comm, optimizer, 2)
+    assert comm.allreduce(np.array([1]))[0] == comm.size
+
+
+def check_interrupt_while_waiting_for_the_means(comm):
+    """The notebook's way: a rank fails, the others are interrupted, all are renewed."""
+    need_ranks(comm, 2)
+    for name in ("flat", "shared_memory"):
+        own = nbmn.create_communicator(name)
+        optimizer, right = make(own), Delayed(comm.size)
+        for step in range(3):
+            step_of(comm, optimizer, step)
+            right.update(step)
+        if comm.rank > 0:
+            step_of(comm, optimizer, 3)
+            watcher = interrupt_when_waiting("finish_mean_grad")
+            with raises(KeyboardInterrupt):
+                step_of(comm, optimizer, 4)
+            watcher.join()
+            with raises(BrokenCommunicatorError, "renew"):
+                step_of(comm, optimizer, 4)
+        assert world().renew() is True
+        assert own.broken is None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for step in range(5, 9):
+                step_of(comm, optimizer, step)
+            optimizer.flush()
+        assert alike(comm, optimizer)
+        assert optimizer.t == comm.bcast_obj(optimizer.t)
+        # The ranks go on from rank 0, which had come to step 2 and applied 0 and 1.
+        right.pending = None
+        for step in range(5, 9):
+            right.update(step)
+        right.flush()
+        assert_equal(optimizer, right)
+
+
+def check_renewal_leaves_averaging_under_way_alone(comm):
+    need_ranks(comm, 2)
+    optimizer, right = make(comm), Delayed(comm.size)
+    for step in range(12):
+        step_of(comm, optimizer, step)
+        right.update(step)
+        if step % 2:
+            assert world().renew() is False
+        if step % 3 == 0:
+            # Something else breaks, and is renewed.
+            other = nbmn.create_communicator("flat")
+            if comm.rank == 0:
+                watcher = interrupt_when_waiting("barrier")
+                with raises(KeyboardInterrupt):
+                    other.barrier()
+                watcher.join()
+            assert world().renew() is True
+            assert other.allreduce(np.array([1]))[0] == comm.size
+    optimizer.flush()
+    right.flush()
+    assert_equal(optimizer, right)
+
+
+def check_interrupt_in_the_midst_of_applying(comm):
+    """One rank applies half of the parameters: afterwards all have the same values."""
+    optimizer = adam(comm)
+    plain = make(comm, Model(0), chainer.optimizers.Adam(0.01), double_buffering=False)
+    for it in (optimizer, plain):
+        step_of(comm, it, 0)
+        step_of(comm, it, 1)
+
+        def interrupt(rule, param):
+            del rule, param
+            os.kill(os.getpid(), signal.SIGINT)
+
+        if comm.rank == comm.size - 1:
+            rule = it.target.b.update_rule
+            rule.add_hook(interrupt, name="stop")
+            with raises(KeyboardInterrupt):
+                step_of(comm, it, 2)
+            rule.remove_hook("stop")
+        else:
+            step_of(comm, it, 2)
+        world().renew()
+        for step in range(3, 6):
+            step_of(comm, it, step)
+        if it is optimizer:
+            it.flush()
+        assert alike(comm, it)
+        states = [it.target.w.update_rule.state["m"], it.target.b.update_rule.state["v"]]
+        for state in states:
+            everyone = comm.allgather(state)
+            assert all((theirs == everyone[0]).all() for theirs in everyone)
+        assert set(comm.allgather_obj((it.t, it.target.b.update_rule.t))) == {
+            (it.t, it.target.b.update_rule.t)
+        }
+
+
+def check_dropped_while_averaging(comm):
+    for _ in range(5):
+        optimizer = make(comm)
+        step_of(comm, optimizer, 0)
+        del optimizer
+    assert comm.allreduce(np.array([1]))[0] == comm.size
+
+
+def check_attributes_pass_through(comm):
+    optimizer = make(comm, Model(0), chainer.optimizers.Adam(0.5))
+    optimizer.alpha = 0.25
+    assert optimizer.actual_optimizer.alpha == optimizer.alpha == 0.25
+    assert hasattr(optimizer, "hyperparam")
+    assert not hasattr(optimizer, "no_such_thing")
+    assert "_pending" not in vars(optimizer.actual_optimizer)
+
+
+def check_trainer_loses_no_gradient(comm):
+    """Two epochs of three steps: the last mean is applied before the evaluator sees the model."""
+    rows = 12 // comm.size
+    dataset = chainer.datasets.TupleDataset(X, Y)
+    shard = nbmn.scatter_dataset(dataset if comm.rank == 0 else None, comm)
+    optimizer, right = make(comm, Model(0)), Delayed(comm.size)
+    iterator = chainer.iterators.SerialIterator(shard, rows // 2, shuffle=False)
+    updater = chainer.training.updaters.StandardUpdater(iterator, optimizer)
+    trainer = chainer.training.Trainer(updater, (2, "epoch"), out=".")
+    trainer.run()
+    for step in range(4):
+        halves = [
+            np.arange(r * rows + step % 2 * (rows // 2), r * rows + (step % 2 + 1) * (rows // 2))
+            for r in range(comm.size)
+        ]
+        grads = [gradient(right.w, right.b, half) for half in halves]
+        right.flush()
+        right.pending = [sum(g) / comm.size for g in zip(*grads, strict=True)]
+        if step % 2:
+            right.flush()
+    assert_equal(optimizer, right)

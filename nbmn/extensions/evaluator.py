@@ -117,7 +117,7 @@ def _evaluate_batches(evaluator: Any) -> Sums:
         evaluator.eval_hook(evaluator)
     sums: Sums = {}
     iterator = evaluator.get_iterator("main")
-    if _is_empty(iterator):
+    if is_empty(iterator):
         return sums
     for batch in _one_sweep(iterator):
         observation: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def _evaluate_batches(evaluator: Any) -> Sums:
     return sums
 
 
-def _is_empty(iterator: Any) -> bool:
+def is_empty(iterator: Any) -> bool:
     """Say whether an iterator has nothing to iterate over, which Chainer's cannot bear."""
     dataset = getattr(iterator, "dataset", None)
     return dataset is not None and len(dataset) == 0
@@ -149,7 +149,7 @@ def _one_sweep(iterator: Any) -> Iterator[Any]:
 
 def _evaluate_custom(evaluator: Any) -> Sums:
     original = evaluator.get_iterator("main")
-    if _is_empty(original):
+    if is_empty(original):
         return {}
     counting = _CountingIterator(original)
     counted = copy.copy(evaluator)

@@ -12,7 +12,7 @@ class BrokenCommunicatorError(CommunicatorError):
 
 
 class CollectiveTimeoutError(CommunicatorError, TimeoutError):
-    """The other ranks did not arrive before the deadline."""
+    """The other ranks did not arrive before the deadline, or cannot ever arrive."""
 
 
 class MismatchError(CommunicatorError, ValueError):

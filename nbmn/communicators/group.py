@@ -92,6 +92,8 @@ class Group:
         """Seconds to wait for the other ranks in one collective, None for ever.
 
         A collective that waits longer raises CollectiveTimeoutError and breaks the communicator.
+        Where it is certain that ranks of this host wait for each other's messages for ever, they
+        raise it without a timeout too.
         """
         return self._link.timeout
 

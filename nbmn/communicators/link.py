@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from nbmn.communicators.background import Worker
+    from nbmn.communicators.peers import Peers
+
+_LOOK = 1.0  # seconds between looks at whether it is any use to wait on
+_LINGER = 1.5 * _LOOK  # so that the other ranks see this one wait too
 
 Pending = Operation
 
@@ -42,13 +46,11 @@ class Link:
 
     Parameters
     ----------
-    explain
-        Says, for the error of a wait that took too long, whom it waited for.
+    peers
+        Knows, for the error of a wait that took too long, where the other ranks are.
     """
 
-    def __init__(
-        self, uid: Uid, ledger: Ledger, explain: Callable[[Link], str] | None = None
-    ) -> None:
+    def __init__(self, uid: Uid, ledger: Ledger, peers: Peers | None = None) -> None:
         self.uid = uid
         self.members = uid.members
         self.ledger = ledger
@@ -63,7 +65,7 @@ class Link:
         self.lost = False
         self.worker: Worker | None = None
         """Whose thread talks over this link while it is not idle."""
-        self._explain = explain
+        self._peers = peers
 
     @property
     def comm(self) -> MPI.Comm:
@@ -122,15 +124,27 @@ class Link:
         Raises
         ------
         CollectiveTimeoutError
-            It says whom this rank waited for, and where that is.
+            It says whom this rank waited for, and where that is. Before the timeout: ranks wait
+            for each other's messages, and none of these can ever come.
         """
-        try:
+        if self._peers is None:
             wait(test, self.timeout, what)
-        except CollectiveTimeoutError as error:
-            if self._explain is None:
-                raise
-            text = f"rank {self.rank} {error}: {self._explain(self)}"
-            raise CollectiveTimeoutError(text) from None
+            return
+        left = float("inf") if self.timeout is None else self.timeout
+        why: str | None = None
+        while True:
+            patience = min(left, _LOOK if why is None else _LINGER)
+            try:
+                wait(test, patience, what)
+            except CollectiveTimeoutError:
+                left -= patience
+            else:
+                return
+            if why is None and left <= 0:
+                why = f"waited {self.timeout:g} s for {what}: {self._peers.explain(self)}"
+            if why is not None:
+                raise CollectiveTimeoutError(f"rank {self.rank} {why}")
+            why = self._peers.deadlock(self)
 
     def run(self, begin: Callable[[Any], Any], *buffers: Any) -> None:
         """Run one collective."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,20 @@ class Peers:
         others = [rank for rank in range(link.size) if rank != link.rank]
         told = {rank: self._told(link, rank) for rank in others}
         return missing(mine, told, time.monotonic())
+
+    def deadlock(self, link: Link) -> str | None:
+        """Say which ranks wait for each other's messages for ever, this one among them; local.
+
+        None where this is not certain, or cannot be seen from here.
+        """
+        mine = self.recorder.last()
+        if mine is None or mine.end is not None:
+            return None
+
+        def told(rank: int) -> Sequence[Entry] | None:
+            return self._told(link, rank)
+
+        return circle(mine, link.rank, link.calls, told, time.monotonic())
 
     def _told(self, link: Link, rank: int) -> Sequence[Entry] | None:
         path = self.paths[link.members[rank]]
@@ -80,19 +94,57 @@ def unanswered(mine: Entry, rank: int, told: Sequence[Entry] | None, now: float)
     text = f"rank {rank} is at {mine}, "
     if told is None:
         return f"{text}{there} cannot be asked, being on another host"
-    text += f"{there} {_whereabouts(told, now)}"
-    last = told[-1] if told else None
-    if last is None or last.end is not None or (last.link, last.peer) != (mine.link, rank):
-        return text
-    if _meet(mine, last):
-        return text
-    return f"{text}; they wait for each other: what one sends the other must receive"
+    return f"{text}{there} {_whereabouts(told, now)}"
+
+
+def circle(
+    mine: Entry,
+    rank: int,
+    calls: int,
+    told: Callable[[int], Sequence[Entry] | None],
+    now: float,
+) -> str | None:
+    """Say which ranks wait for each other, beginning with this one; None if not for certain.
+
+    Parameters
+    ----------
+    mine
+        What this rank waits in.
+    rank
+        This rank.
+    calls
+        Collectives that this rank has begun.
+    told
+        Returns what a rank has recorded, as for :func:`unanswered`.
+    now
+        On the clock of ``time.monotonic``, in seconds.
+    """
+    waits = {rank: mine}
+    at = mine
+    while at.peer is not None and at.peer not in waits:
+        entries = told(at.peer)
+        last = entries[-1] if entries else None
+        # A short object may still be under way from a rank that already waits elsewhere.
+        if last is None or last.end or last.link != mine.link or now - last.begin < _SETTLED:
+            return None
+        waits[at.peer] = at = last
+    closed = at.number > calls if at.number else at.peer == rank
+    if len(waits) < 2 or not closed or (len(waits) == 2 and _meet(mine, at)):
+        return None
+    places = ", ".join(f"rank {rank} at {entry}" for rank, entry in waits.items())
+    return (
+        f"waits for ever, because ranks wait for each other: {places}; "
+        "what one sends the other must receive, in the same order"
+    )
+
+
+_SETTLED = 0.5  # seconds
 
 
 def _meet(one: Entry, other: Entry) -> bool:
-    ways = {one.operation, other.operation}
-    tags = {one.tag, other.tag} - {None}
-    return ways in ({"send", "recv"}, {"send_obj", "recv_obj"}) and len(tags) < 2
+    """Say whether one of two messages between two ranks is the other's."""
+    ways = {one.operation[:4], other.operation[:4]}
+    return ways == {"send", "recv"} and len({one.tag, other.tag} - {None}) < 2
 
 
 def missing(mine: Entry, told: Mapping[int, Sequence[Entry] | None], now: float) -> str:

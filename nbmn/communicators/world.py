@@ -96,7 +96,7 @@ class World:
             creation = state.nursery.begin(members)
         wait(creation.test)
         with HeldInterrupt():
-            link = Link(creation.uid, state.adopt(creation.uid), self._peers.explain)
+            link = Link(creation.uid, state.adopt(creation.uid), self._peers)
             self._links[link.uid] = link
         dead = [report for report in state.reports() if not report.alive]
         said = objects.allgather(link, (note, dead))

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def send(x: Any | Sequence[Any], communicator: Communicator, rank: int, tag: int = 0) -> Variable:
     """Send arrays to a rank, which must call :func:`recv`; backward receives the gradients.
 
-    Local, returns when they are being received. If the other rank does not come within the
-    communicator's ``timeout``, the error says in which line it is.
+    Local, returns when they are being received.
 
     Parameters
     ----------
@@ -44,6 +43,9 @@ def send(x: Any | Sequence[Any], communicator: Communicator, rank: int, tag: int
     ValueError
         Only here: there is no other rank ``rank``, or no such tag. In backward: the gradients that
         come are not those of what was sent.
+    CollectiveTimeoutError
+        Here or in backward: the other rank does not come within the communicator's ``timeout``,
+        or the ranks wait for each other. It shows the lines in which both are.
     """
     xs = x if isinstance(x, (tuple, list)) else (x,)
     try:
@@ -65,8 +67,7 @@ def recv(
 ) -> Variable | tuple[Variable, ...]:
     """Return what a rank sends by :func:`send`; backward sends the gradients to it.
 
-    Local. If the other rank does not come within the communicator's ``timeout``, the error says
-    in which line it is.
+    Local.
 
     Parameters
     ----------
@@ -92,6 +93,8 @@ def recv(
         What was to be sent were not arrays.
     ValueError
         There is no other rank ``rank``, or no such tag.
+    CollectiveTimeoutError
+        As for :func:`send`.
     """
     ys, _ = receive(communicator, rank, delegate_variable, tag)
     return ys[0] if len(ys) == 1 and not force_tuple else ys

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nbmn.communicators.activity import collective
-from nbmn.communicators.peers import missing, unanswered
+from nbmn.communicators.peers import circle, missing, unanswered
 from nbmn.communicators.recorder import Recorder
 from nbmn.communicators.recordings import CAPACITY, STRINGS, Entry, own_path, read_recorder, reap
 
@@ -229,14 +229,40 @@ def test_unanswered_shows_both_ends_of_a_message():
     mine = message("recv", 1)
     assert unanswered(mine, 0, [message("recv", 0, line=30)], 5.0) == (
         "rank 0 is at recv from rank 1 (train.py, line 12), "
-        "rank 1 at recv from rank 0 (train.py, line 30) since 4 s; "
-        "they wait for each other: what one sends the other must receive"
+        "rank 1 at recv from rank 0 (train.py, line 30) since 4 s"
     )
     assert unanswered(mine, 0, [message("send", 0, line=30, end=3.0)], 5.0) == (
         "rank 0 is at recv from rank 1 (train.py, line 12), "
         "rank 1 outside since 2 s, the last was send to rank 0 (train.py, line 30)"
     )
-    assert "wait for each other" in unanswered(mine, 0, [message("send", 0, tag=1)], 5.0)
-    assert "wait for each other" not in unanswered(mine, 0, [message("send", 0)], 5.0)
-    assert "wait for each other" not in unanswered(mine, 0, [message("recv", 2)], 5.0)
     assert unanswered(mine, 0, None, 5.0).endswith("rank 1 cannot be asked, being on another host")
+
+
+def test_circle_finds_ranks_that_wait_for_each_other():
+    def found(mine, others, calls=9, now=5.0):
+        return circle(mine, 0, calls, lambda rank: [others[rank]] if rank in others else None, now)
+
+    recv = message("recv", 1)
+    assert found(recv, {1: message("recv", 0, line=30)}) == (
+        "waits for ever, because ranks wait for each other: "
+        "rank 0 at recv from rank 1 (train.py, line 12), "
+        "rank 1 at recv from rank 0 (train.py, line 30); "
+        "what one sends the other must receive, in the same order"
+    )
+    assert found(message("send", 1), {1: message("send", 0)})
+    assert found(recv, {1: message("send", 0, tag=1)})
+    assert found(recv, {1: message("recv_obj", 2, None), 2: message("send", 0)})
+    assert found(recv, {1: entry(10)})  # a collective that this rank has not come to
+    for others in (
+        {1: message("send", 0)},
+        {1: message("recv", 0, end=3.0)},
+        {1: message("recv", 2)},  # of another host
+        {1: message("recv", None)},  # from any
+        {1: message("recv", 2), 2: message("recv", 1)},  # theirs to report
+        {1: entry(9)},
+        {},
+    ):
+        assert found(recv, others) is None
+    assert found(recv, {1: message("recv", 0)}, now=1.4) is None
+    assert found(entry(9), {1: message("recv", 0)}) is None
+    assert found(message("recv_obj", 1, None), {1: message("send_obj", 0, 3)}) is None

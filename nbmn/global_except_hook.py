@@ -7,12 +7,16 @@ ranks keep their state.
 
 from __future__ import annotations
 
+import array
+import contextlib
 import os
+import stat
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 VARIABLES = ("CHAINERMN_FORCE_ABORT_ON_EXCEPTION", "CHAINERMN_FORCE_ABORT_ON_EXCEPTIONS")
 """Either, if not empty, adds the hook when nbmn is imported.
@@ -80,9 +84,27 @@ def _abort() -> None:
         "of the exception above",
         file=sys.stderr,
     )
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        _drain(stream)
     world.Abort(1)
+
+
+def _drain(stream: TextIO, longest: float = 1.0) -> None:
+    """Wait until the launcher has read what was printed: an abort would overtake it."""
+    import fcntl  # not at the top: import nbmn imports this module, on Windows too
+    import termios
+
+    unread = array.array("i", [0])
+    give_up = time.monotonic() + longest
+    # A stream that is no file, or of a kind that cannot say, is not waited for.
+    with contextlib.suppress(OSError):
+        number = stream.fileno()
+        while stat.S_ISFIFO(os.fstat(number).st_mode) and time.monotonic() < give_up:
+            fcntl.ioctl(number, termios.FIONREAD, unread)
+            if not unread[0]:
+                return
+            time.sleep(0.001)
 
 
 def _in_ipython() -> bool:

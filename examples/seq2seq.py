@@ -70,6 +70,7 @@ def make_pairs(count: int, longest: int, seed: int) -> list[tuple[np.ndarray, np
     return [(row.astype(np.int32), row[::-1].astype(np.int32)) for row in rows]
 
 
+@chainer.dataset.converter()
 def convert(batch: list, device: chainer.backend.Device) -> dict[str, list]:
     """Keep the rows apart, for they differ in length."""
     sources, targets = zip(*batch, strict=True)
@@ -120,8 +121,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32, help="examples per rank and step")
     parser.add_argument("--units", type=int, default=64, help="of each layer")
-    parser.add_argument("--pairs", type=int, default=4000, help="examples on all ranks together")
-    parser.add_argument("--longest", type=int, default=6, help="digits of the longest row")
+    parser.add_argument("--pairs", type=int, default=2000, help="examples on all ranks together")
+    parser.add_argument("--longest", type=int, default=5, help="digits of the longest row")
     parser.add_argument("--gpu", action="store_true", help="each rank takes a GPU of its host")
     parser.add_argument("--communicator", default="auto", help="naive, flat, pure_nccl, ...")
     parser.add_argument("--out", default="result", help="folder for the log")

@@ -1,7 +1,12 @@
 """Prints, as JSON, what is public in ChainerMN's own package; run in a process of its own.
 
-``{"modules": {module: [names]}, "calls": {dotted name: [parameters]}}``, where a parameter is
-``[name, kind, default]`` with the default as :func:`text` writes it, or None without one.
+``modules``
+    Per module: its public names.
+``same``
+    Per dotted name of what has a shorter name too: that.
+``calls``
+    Per dotted name of a function, class or method: its parameters, each ``[name, kind, default]``
+    with the default as :func:`text` writes it, or None without one. None for a property.
 """
 
 import ast
@@ -44,7 +49,9 @@ def names(module):
         if not name.startswith("_")
         and (
             getattr(value, "__module__", "").startswith("chainermn")
-            or (inspect.ismodule(value) and value.__name__ == f"chainermn.{name}")
+            or f"{module.__name__}.{name}"
+            == f"chainermn.{name}"
+            == getattr(value, "__name__", None)
         )
     ]
 
@@ -78,19 +85,22 @@ def main():
         for name in ["chainermn", *found]
         if not any(part.startswith("_") for part in name.split("."))
     }
-    calls = {}
+    calls, same, first = {}, {}, {}
     for module in [name for name in modules if name.count(".") < 2]:
         for name in modules[module]:
-            value = getattr(importlib.import_module(module), name, None)
-            if callable(value) and not (inspect.isclass(value) and issubclass(value, Exception)):
-                describe(f"{module}.{name}", value, calls)
+            dotted, value = f"{module}.{name}", getattr(importlib.import_module(module), name, None)
+            known = first.setdefault(id(value), dotted) if callable(value) else dotted
+            if known != dotted:
+                same[dotted] = known
+            elif callable(value) and not (isinstance(value, type) and issubclass(value, Exception)):
+                describe(dotted, value, calls)
     concrete = importlib.import_module("chainermn.communicators.mpi_communicator_base")
-    describe("communicator", concrete.MpiCommunicatorBase, calls)
+    describe("comm", concrete.MpiCommunicatorBase, calls)
     checkpoint = importlib.import_module("chainermn.extensions.checkpoint")
     describe("checkpointer", checkpoint._MultiNodeCheckpointer, calls)
     optimizers = importlib.import_module("chainermn.optimizers")
     describe("optimizer", optimizers._MultiNodeOptimizer, calls)
-    print(json.dumps({"modules": modules, "calls": calls}))
+    print(json.dumps({"modules": modules, "same": same, "calls": calls}))
 
 
 if __name__ == "__main__":

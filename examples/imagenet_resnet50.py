@@ -4,8 +4,8 @@ mpiexec -n 2 python -m mpi4py examples/imagenet_resnet50.py --size 32 --examples
 mpiexec -n 8 python -m mpi4py examples/imagenet_resnet50.py train.txt val.txt --gpu --batch 32
 
 A list has a path and a label in each line. The learning rate grows with the number of ranks,
-after a warm-up (P. Goyal et al., Accurate, Large Minibatch SGD, 2017). A second start with the
-same --out goes on from the last checkpoint.
+after a warm-up (P. Goyal et al., Accurate, Large Minibatch SGD, 2017). Started again with the same
+--out it goes on from the last snapshot.
 """
 
 from __future__ import annotations
@@ -167,9 +167,9 @@ def make_trainer(comm: chainermn.CommunicatorBase, options: argparse.Namespace) 
         columns = ["epoch", "main/loss", "main/accuracy", "validation/main/accuracy"]
         trainer.extend(extensions.LogReport())
         trainer.extend(extensions.PrintReport(columns))
-    checkpoints = chainermn.create_multi_node_checkpointer("resnet50", comm, path=options.out)
-    trainer.extend(checkpoints, trigger=(1, "epoch"))
-    checkpoints.maybe_load(trainer, optimizer)
+    # Rank 0 has extensions of its own, all others have the same state and share a file.
+    snapshot = extensions.snapshot(n_retains=2, autoload=True)
+    trainer.extend(chainermn.extensions.multi_node_snapshot(comm, snapshot, [0]))
     return trainer
 
 
@@ -189,7 +189,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--double-buffering", action="store_true", help="average while computing")
     parser.add_argument("--gpu", action="store_true", help="each rank takes a GPU of its host")
     parser.add_argument("--communicator", default="auto", help="naive, flat, pure_nccl, ...")
-    parser.add_argument("--out", default="result", help="folder for the log and checkpoints")
+    parser.add_argument("--out", default="result", help="folder for the log and snapshots")
     options = parser.parse_args(arguments)
     if (options.train is None) != (options.val is None):
         parser.error("give a list to train with and one to test with, or none")

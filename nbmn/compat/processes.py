@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import multiprocessing
 import os
+import pickle
+import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from nbmn.compat.repair import Repair, StandIn, seeing
 
 _GRACE = 1.0
 """Seconds that workers get at exit to end the examples they are at."""
+
+_NO_MPI = "MPI4PY_RC_INITIALIZE"
+"""With "0", importing mpi4py.MPI does not initialise MPI."""
 
 
 class _Thread(threading.Thread):
@@ -29,6 +38,73 @@ def start_worker(dataset, mem_size, mem_bulk) -> None:
     from chainer.iterators import multiprocess_iterator
 
     multiprocess_iterator._fetch_setup(dataset, mem_size, mem_bulk)
+
+
+class _ByValue:
+    """A dataset on its way to a worker; also of a class that no module of the worker has."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __reduce__(self) -> Any:
+        import cloudpickle
+
+        return read_dataset, (cloudpickle.dumps(self._dataset),)
+
+
+def read_dataset(pickled: bytes) -> Any:
+    """Return a worker's dataset."""
+    # In a server that was started early the environment does not say it yet.
+    os.environ[_NO_MPI] = "0"
+    return pickle.loads(pickled)
+
+
+def start_pool(processes, initializer, initargs, maxtasksperchild):
+    """Start the worker processes.
+
+    Raises
+    ------
+    RuntimeError
+        They would be forks of a process that takes part in MPI.
+    """
+    method = multiprocessing.get_start_method(allow_none=True)
+    if (method or multiprocessing.get_all_start_methods()[0]) == "fork":
+        if _talks_over_mpi():
+            raise RuntimeError(
+                "MultiprocessIterator would fork this process, which is a rank of an MPI job, and "
+                "neither MPI nor CUDA work in forks: call multiprocessing.set_start_method("
+                "'forkserver', force=True) before the iterator is made (see docs/loading.md), "
+                "or use chainer.iterators.MultithreadIterator"
+            )
+    else:
+        dataset, *memory = initargs
+        initargs = (_ByValue(dataset), *memory)
+    with _without_mpi():
+        return multiprocessing.Pool(processes, initializer, initargs, maxtasksperchild)
+
+
+def _talks_over_mpi() -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return False
+    return mpi.COMM_WORLD.Get_size() > 1
+
+
+@contextlib.contextmanager
+def _without_mpi() -> Iterator[None]:
+    """Have processes that are started meanwhile take no part in MPI when they import mpi4py.
+
+    They would take themselves for the rank that started them.
+    """
+    before = os.environ.get(_NO_MPI)
+    os.environ[_NO_MPI] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_MPI]
+        else:
+            os.environ[_NO_MPI] = before
 
 
 @functools.cache
@@ -64,6 +140,7 @@ def _multiprocess_iterator(module: ModuleType) -> None:
     loop.launch_thread = seeing(
         loop.launch_thread,
         threading=StandIn(threading, Thread=_Thread),
+        multiprocessing=StandIn(multiprocessing, Pool=start_pool),
         _fetch_setup=start_worker,
     )
 
@@ -80,9 +157,11 @@ def _multiprocess_iterator(module: ModuleType) -> None:
 REPAIRS = (
     Repair(
         "chainer.iterators.multiprocess_iterator",
-        "iterators ended at exit, workers that repair Chainer first, no Thread.setDaemon",
+        "iterators ended at exit, workers that repair Chainer first, no forks of MPI ranks, "
+        "no Thread.setDaemon",
         "an iterator that was not finalized hangs Python 3.13 at exit; spawned workers "
-        "could not import Chainer and were replaced for ever; setDaemon is deprecated",
+        "could not import Chainer and were replaced for ever; forks of a rank crash or hang; "
+        "setDaemon is deprecated",
         after=_multiprocess_iterator,
     ),
 )

@@ -134,15 +134,14 @@ class _Run:
             xs = self._after_last(inputs)
         else:
             xs = tuple(map(self._take, ends.sources))
-        # Its output goes on to what was before in any case: the gradient of an input
-        # may be none, as that of indices is.
-        y = self._after_last(link(*xs))
+        y = link(*xs)
+        # What it gives goes on to what was before in any case: there may be no gradient of
+        # its inputs, such as of indices.
         if ends.targets is None:
-            self._output = y
-            self._reach(y)
-        else:
-            for target in ends.targets:
-                self._give(self._after_last(y), target)
+            self._output = self._after_last(y)
+            self._reach(self._output)
+        for target in ends.targets or ():
+            self._give(self._after_last(y), target)
 
     def result(self) -> Any:
         if self._kept:

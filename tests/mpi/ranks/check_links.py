@@ -170,6 +170,7 @@ def check_batch_normalization_twice(comm):
 
 def check_one_collective_each_way(comm):
     link = links.MultiNodeBatchNormalization(3, comm)
+    link.cleargrads()
     before = world().recorder.last().number
     y = link(np.ones((2, 3), np.float32))
     assert world().recorder.last().number == before + 1
@@ -381,6 +382,21 @@ def check_inputs_without_gradients(comm):
         return (np.random.default_rng(step).integers(0, 5, 6).astype("i"),)
 
     agree_with_one_process(comm, parts, lambda x: c(a(x), b(x)), ids, 1)
+
+
+class Stops(Tanh):
+    """No gradient passes it."""
+
+    def forward(self, *xs):
+        return super().forward(*[x.array for x in xs])
+
+
+def check_parts_without_gradients(comm):
+    """The ranks before them wait for gradients all the same."""
+    need_ranks(comm, 2)
+    a, b, c = Tanh(4, 4, 0), Stops(4, 3, 1), Stops(3, 2, 2)
+    parts = {0: [(a, None, 1), (c, 1, None)], 1: [(b, 0, 0)]}
+    agree_with_one_process(comm, parts, lambda x: c(b(a(x))), floats, 0)
 
 
 # ---- recurrent networks

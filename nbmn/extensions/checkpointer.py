@@ -7,7 +7,6 @@ import re
 import sys
 import time
 import uuid
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +152,7 @@ class MultiNodeCheckpointer(extension.Extension):
         everyone = generations.find(comm, folder, self._series, self._is_own)
         chosen = generations.latest(comm, folder, everyone, range(comm.size), self._refuse)
         if chosen is None:
-            self._tell_of_orphans(folder)
+            generations.warn_of_orphans(comm, folder, self._on_disk)
             return
         mine = everyone[comm.rank]
         with together(comm, f"loading the checkpoint of iteration {chosen.iteration}"):
@@ -198,9 +197,7 @@ class MultiNodeCheckpointer(extension.Extension):
 
     def _on_disk(self) -> list[str]:
         """Return all files that this rank has written under this name."""
-        names = (path.name.removeprefix(storage.TEMPORARY) for path in self._folder().glob("*"))
-        names = (name.removesuffix(storage.MANIFEST) for name in names)
-        return sorted({name for name in names if self._is_own(name)})
+        return storage.on_disk(self._folder(), self._is_own)
 
     def _is_own(self, name: str) -> bool:
         pattern = rf"{re.escape(self._series)}\.{self.comm.rank}\.\d+"
@@ -215,14 +212,3 @@ class MultiNodeCheckpointer(extension.Extension):
             f"{generation.ranks} ranks, or choose another name or path. What "
             "multi_node_snapshot saves can be loaded by another number of ranks"
         )
-
-    def _tell_of_orphans(self, folder: Path) -> None:
-        with together(self.comm, "looking for checkpoints"):
-            mine = self._on_disk()
-        orphans = [name for names in self.comm.allgather_obj(mine) for name in names]
-        if orphans and self.comm.rank == 0:
-            warnings.warn(
-                f"nothing is loaded: in {folder} there are {', '.join(orphans)}, but no iteration "
-                "that all ranks have saved completely, each with its manifest",
-                stacklevel=3,
-            )

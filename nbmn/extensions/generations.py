@@ -83,6 +83,25 @@ def latest(
     return None
 
 
+def warn_of_orphans(comm: Communicator, folder: Path, on_disk: Callable[[], list[str]]) -> None:
+    """Warn, at rank 0, of files from which nothing was loaded; collective.
+
+    Parameters
+    ----------
+    on_disk
+        Returns the names of this rank's files, with manifest or without.
+    """
+    with together(comm, "looking for files"):
+        mine = on_disk()
+    orphans = [name for names in comm.allgather_obj(mine) for name in names]
+    if orphans and comm.rank == 0:
+        warnings.warn(
+            f"nothing is loaded: in {folder} there are {', '.join(orphans)}, but no iteration "
+            "that all ranks have saved completely, each with its manifest (ChainerMN writes none)",
+            stacklevel=2,
+        )
+
+
 def in_order(everyone: Sequence[Found]) -> list[Generation]:
     """Return all generations, latest first, by the clocks of the lowest ranks that have them."""
     lowest: dict[Generation, Manifest] = {}

@@ -173,6 +173,14 @@ class MultiNodeSnapshot(extension.Extension):
     def _is_own(self, name: str) -> bool:
         return name.endswith(f".{self.comm.rank}")
 
+    def _on_disk(self, folder: Path) -> list[str]:
+        """Return what looks like this rank's snapshots; the end of their names is its rank."""
+        filename = self.snapshot.filename
+        if callable(filename) or not self.is_master:
+            return []
+        begin = filename.split("{")[0]
+        return storage.on_disk(folder, lambda n: n.startswith(begin) and self._is_own(n))
+
     def _load(self, target: Any, folder: Path) -> None:
         assert self._members is not None
         comm = self.comm
@@ -180,6 +188,7 @@ class MultiNodeSnapshot(extension.Extension):
         masters = [ranks[0] for ranks in self._sets]
         chosen = generations.latest(comm, folder, everyone, masters, self._refuse)
         if chosen is None:
+            generations.warn_of_orphans(comm, folder, lambda: self._on_disk(folder))
             return
         arrays: Arrays = {}
         with together(comm, "reading a snapshot"):

@@ -190,6 +190,12 @@ def manifests(
     return found
 
 
+def on_disk(folder: Path, is_own: Callable[[str], bool]) -> list[str]:
+    """Return the names of files with the right names of which there is any part."""
+    parts = (path.name.removeprefix(TEMPORARY) for path in folder.glob("*"))
+    return sorted({name for part in parts if is_own(name := part.removesuffix(MANIFEST))})
+
+
 def remove(folder: Path, files: Iterable[str]) -> None:
     """Remove files with their manifests, which go first, and what is unfinished of them."""
     for name in files:

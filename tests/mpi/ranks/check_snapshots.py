@@ -141,6 +141,23 @@ def check_damaged_and_incomplete_are_passed_over(comm):
                 assert "iteration 6" in told[0]
 
 
+def check_files_without_manifests_are_told_of(comm):
+    with folder(comm) as path:
+        trainer = with_snapshots(comm, path, 1, [], filename="snap_{.updater.iteration}")
+        break_off(trainer, 3)
+        comm.barrier()
+        if comm.rank == 0:
+            (path / f"snap_2.0{MANIFEST}").unlink()
+        comm.barrier()
+        again = with_snapshots(comm, path, 2, [], filename="snap_{.updater.iteration}")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert load_only(again) == 0
+        told = [str(w.message) for w in caught if "nothing is loaded" in str(w.message)]
+        assert len(told) == (comm.rank == 0)
+        assert all("snap_2.0" in text for text in told)
+
+
 def check_retained_files(comm):
     with folder(comm) as path:
         trainer = with_snapshots(comm, path, 1, [], n_retains=2)

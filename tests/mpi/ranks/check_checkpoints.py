@@ -4,7 +4,6 @@ import chainer
 import numpy as np
 from rank_tools import need_ranks, raises
 from training_runs import (
-    STEPS,
     BrokenOffError,
     assert_same,
     break_off,
@@ -41,7 +40,7 @@ def check_resume_equals_an_uninterrupted_run(comm):
             expected = outcome(whole)
             assert not list((path / "whole").glob(f"run.{comm.rank}.*"))  # it ended well
 
-            for error in (BrokenOffError, KeyboardInterrupt):
+            for error in (BrokenOffError, KeyboardInterrupt)[: 1 + (make is OPTIMIZERS[0])]:
                 trainer, _ = with_checkpoints(comm, path / error.__name__, make(), 1)
                 break_off(trainer, 7, error)
                 resumed, saver = with_checkpoints(comm, path / error.__name__, make(), 2)
@@ -102,24 +101,25 @@ def check_damaged_files_are_passed_over(comm):
     ]
     for how, file, text in cases:
         with folder(comm) as path:
-            trainer, _ = with_checkpoints(comm, path, chainer.optimizers.SGD(0.1), 1)
-            break_off(trainer, 9)
-            comm.barrier()
+            model = chainer.links.Linear(3, 3)
+            saver = checkpointer(comm, path)
+            for iteration in (4, 6, 8):
+                model.W.array[...] = iteration + comm.rank / 8
+                saver.save(model, iteration)
             if comm.rank == 0:
                 damage(path / file, how)
             comm.barrier()
-            resumed, saver = with_checkpoints(comm, path, chainer.optimizers.SGD(0.1), 2)
+            saver = checkpointer(comm, path)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                saver.maybe_load(resumed)
+                saver.maybe_load(model)
             told = [str(w.message) for w in caught if "cannot be used" in str(w.message)]
             if comm.rank == 0 and (comm.size > 1 or not file.endswith(MANIFEST)):
                 assert len(told) == 1, told
                 assert text in told[0], told
                 assert f"on rank {last}" in told[0], told
-            assert resumed.updater.iteration == 6
-            resumed.run()
-            assert resumed.updater.iteration == STEPS
+            assert (model.W.array == 6 + comm.rank / 8).all()
+            assert saver.files == [f"run.{comm.rank}.{iteration}" for iteration in (4, 6)]
 
 
 def check_nothing_but_damage(comm):

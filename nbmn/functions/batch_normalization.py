@@ -55,7 +55,8 @@ def multi_node_batch_normalization(
 
     Returns
     -------
-    Of the shape and dtype of ``x``. It can be differentiated twice.
+    Of the shape and dtype of ``x``. It can be differentiated twice; what that adds to the gradient
+    of ``gamma`` is this rank's contribution.
 
     Raises
     ------

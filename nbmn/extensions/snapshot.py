@@ -115,7 +115,10 @@ class MultiNodeSnapshot(extension.Extension):
             On all ranks: one could not write.
         """
         assert self._members is not None
-        own = self._members.gather_obj(capture_own(self._target(trainer)))
+        mine: Arrays = {}
+        with together(self.comm, "saving a snapshot"):
+            mine = capture_own(self._target(trainer))
+        own = self._members.gather_obj(mine)
         with together(self.comm, "saving a snapshot"):
             if self.is_master and self.snapshot.condition():
                 self._write(trainer, dict(zip(sorted(self.replica_set), own, strict=True)))
@@ -151,9 +154,9 @@ class MultiNodeSnapshot(extension.Extension):
         if type(writer) is snapshot_writers.SimpleWriter and writer._savefun is npz.save_npz:
             storage.write(path, lambda p: storage.save_arrays(p, arrays), generation, time.time())
             return
-        # Writers may be at work yet when they return.
+        # Writers may be at work yet when they return, and training goes on: so they get copies.
         self._unsealed.append(_Unsealed(path, generation, _stamp(path)))
-        writer(path.name, str(path.parent), arrays)
+        writer(path.name, str(path.parent), {name: a.copy() for name, a in arrays.items()})
         self._seal()
 
     def _seal(self) -> None:
@@ -197,7 +200,7 @@ class MultiNodeSnapshot(extension.Extension):
         arrays = self._members.bcast_obj(arrays)
         with together(comm, f"loading the snapshot of iteration {chosen.iteration}"):
             exact = self._restore(target, arrays, chosen.ranks == comm.size)
-        if not exact and comm.rank == 0:
+        if comm.any_rank(not exact) and comm.rank == 0:
             warnings.warn(
                 f"the snapshot of iteration {chosen.iteration} ({chosen.ranks} ranks then, "
                 f"{comm.size} now) lacks the iterators and random numbers of some ranks: they "

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nbmn.communicators.communicator import Communicator
     from nbmn.communicators.link import Uid
 
-_GRACE = 5.0
+_GRACE = 3.0
 """Seconds that a job gets at exit to come to its end."""
 
 

@@ -1,7 +1,9 @@
 """MultiprocessIterator: right batches from every kind of process, and an end."""
 
+import multiprocessing
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +56,43 @@ def run_file(path, source, timeout=45):
 def test_workers_load_the_right_batches(tmp_path, method):
     source = LOADS.format(method=method, end="iterator.finalize()")
     assert run_file(tmp_path / "loads.py", source) == ["done"]
+
+
+def test_workers_get_datasets_that_no_module_has():
+    """As in a notebook, where the class is in no file that a worker could read."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS.format(method="spawn", end="iterator.finalize()")],
+        capture_output=True,
+        text=True,
+        timeout=45,
+    )
+    assert done.stdout.split() == ["done"], done.stderr
+
+
+class Rank:
+    """Stands for mpi4py.MPI in a rank of a job."""
+
+    def __init__(self, size, over=False):
+        self.COMM_WORLD = SimpleNamespace(Get_size=lambda: size)
+        self.Is_initialized = lambda: True
+        self.Is_finalized = lambda: over
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_ranks_are_not_forked(monkeypatch, size):
+    from nbmn.compat import processes
+
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", Rank(size))
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "fork")
+    started = []
+    monkeypatch.setattr(multiprocessing, "Pool", lambda *given: started.append(given))
+    if size > 1:
+        with pytest.raises(RuntimeError, match="forkserver"):
+            processes.start_pool(1, print, ("dataset",), None)
+        assert not started
+        monkeypatch.setitem(sys.modules, "mpi4py.MPI", Rank(size, over=True))
+    processes.start_pool(1, print, ("dataset",), None)
+    assert started == [(1, print, ("dataset",), None)]
 
 
 def test_process_ends_with_an_iterator_left_open(tmp_path):

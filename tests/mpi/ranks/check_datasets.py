@@ -1,5 +1,6 @@
 import itertools
 import pickle
+from pathlib import Path
 
 import chainer
 import numpy as np
@@ -93,6 +94,58 @@ def check_only_the_shard_moves(comm):
     whole = len(pickle.dumps(dataset))
     mine = nbmn.scatter_dataset(dataset if comm.rank == 0 else None, comm)
     assert len(pickle.dumps(mine)) < whole / comm.size * 1.1 + 2000
+
+
+def check_bytes_that_each_rank_sends_and_receives(comm):
+    need_ranks(comm, 2)
+    rows = np.random.RandomState(0).randn(300, 1000)
+    ledger = comm._link.ledger
+    before = ledger.traffic
+    mine = nbmn.scatter_dataset(rows if comm.rank == 0 else None, comm, shuffle=True, seed=1)
+    moved = ledger.traffic - before
+    shard = rows.nbytes / comm.size
+    expected = shard * (comm.size - 1) if comm.rank == 0 else shard
+    assert expected <= moved < expected * 1.01 + 5000
+    order = np.random.RandomState(1).permutation(300)
+    begin = 300 * comm.rank // comm.size
+    right = rows[order[begin : begin + -(-300 // comm.size)]]
+    np.testing.assert_array_equal([mine[i] for i in range(len(mine))], right)
+
+
+class Environment(chainer.dataset.DatasetMixin):
+    """Reads from an open file, as datasets on LMDB or HDF5 do."""
+
+    def __init__(self):
+        self.file = Path(__file__).open("rb")  # noqa: SIM115
+
+    def __len__(self):
+        return 12
+
+    def get_example(self, i):
+        self.file.seek(i)
+        return self.file.read(1)
+
+
+def check_open_files_are_read_where_they_are(comm):
+    with raises(TypeError, "rank 0", "pickle", "scatter_index") as _:
+        # In a world of one rank nothing is sent.
+        nbmn.scatter_dataset(Environment() if comm.rank == 0 else None, comm)
+        need_ranks(comm, 2)
+    dataset = Environment()
+    begin, end = scatter_index(len(dataset), comm, force_equal_length=False)
+    mine = [dataset[i] for i in range(begin, end)]
+    assert b"".join(joined(comm.allgather_obj(mine))) == Path(__file__).read_bytes()[:12]
+
+
+def check_same_parts_as_chainermn(comm):
+    """Its scatter is ``SubDataset(dataset, begin, end, RandomState(seed).permutation(n))``."""
+    for total, seed in itertools.product([1, 7, 10], [0, 11]):
+        order = np.random.RandomState(seed).permutation(total)
+        mine = nbmn.scatter_dataset(range(total), comm, shuffle=True, seed=seed)
+        begin = total * comm.rank // comm.size
+        right = datasets.SubDataset(range(total), begin, begin + -(-total // comm.size), order)
+        assert list(mine) == list(right)
+        assert scatter_index(total, comm) == (begin, begin + -(-total // comm.size))
 
 
 def check_short_messages(comm):

@@ -2,17 +2,20 @@
 
 import io
 import os
+import random
 import signal
 import warnings
+from contextlib import suppress
 
 import chainer
 import chainer.functions as F
 import chainer.links as L
 import numpy as np
+import stress
 from rank_tools import interrupt_when_waiting, need_ranks, raises
 
 import nbmn
-from nbmn.communicators import BrokenCommunicatorError, MismatchError, world
+from nbmn.communicators import BrokenCommunicatorError, CommunicatorError, MismatchError, world
 
 RNG = np.random.RandomState(3)
 X = RNG.randn(12, 5)
@@ -460,6 +463,44 @@ def check_interrupt_in_the_midst_of_applying(comm):
         assert set(comm.allgather_obj((it.t, it.target.b.update_rule.t))) == {
             (it.t, it.target.b.update_rule.t)
         }
+
+
+def check_interrupts_at_random_moments(comm, rounds=25):
+    """However they fall, all ranks go on, together."""
+    need_ranks(comm, 2)
+    together, alone = random.Random(1), random.Random(2 + comm.rank)
+    own = nbmn.create_communicator("shared_memory")
+    model = chainer.Sequential(L.Linear(100, 80), L.Linear(80, 2))
+    optimizer = make(own, model, chainer.optimizers.Adam())
+    x = np.random.RandomState(comm.rank).randn(8, 100).astype("f")
+    interrupter, interrupted = stress.Interrupter(), 0
+    for number in range(rounds):
+        victim = together.randrange(comm.size) == comm.rank
+        delay = together.random() * 6e-3 + (0 if victim else 6e-3 + alone.random() * 6e-3)
+        with suppress(CommunicatorError):
+            try:
+                interrupter.after(delay)
+                while True:
+                    optimizer.update(lambda: F.sum(model(x)))
+                    if number % 3 == 0:
+                        own.allreduce(x)
+            except KeyboardInterrupt:
+                interrupted += 1
+        interrupter.stop()
+        world().renew()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(2):
+                optimizer.update(lambda: F.sum(model(x)))
+        optimizer.flush()
+        for param in model.params():
+            for array in (param.array, *param.update_rule.state.values()):
+                everyone = comm.allgather(array)
+                assert all((theirs == everyone[0]).all() for theirs in everyone)
+        counts = comm.allgather_obj((optimizer.t, [p.update_rule.t for p in model.params()]))
+        assert all(theirs == counts[0] for theirs in counts)
+    assert interrupted > rounds / 2
+    assert world().abandoned == 0
 
 
 def check_dropped_while_averaging(comm):

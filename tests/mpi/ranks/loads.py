@@ -24,7 +24,7 @@ class Squares(chainer.dataset.DatasetMixin):
 
 def main(method):
     comm = nbmn.create_communicator()
-    iterator = chainer.iterators.MultiprocessIterator(Squares(), 4, n_processes=2, shared_mem=64)
+    iterator = chainer.iterators.MultiprocessIterator(Squares(), 4, n_processes=1, shared_mem=64)
     if method == "fork":
         try:
             iterator.next()

@@ -1,4 +1,5 @@
 import copy
+import io
 import warnings
 
 import chainer
@@ -206,6 +207,95 @@ def check_passes_through(comm):
     chainer.serializers.NpzDeserializer(store.target).load(other)
     assert other.t == 1
     assert copy.copy(optimizer).actual_optimizer is actual
+
+
+def check_snapshot_loaded_on_rank_0_only(comm):
+    """The others take over its values and its state with the next update."""
+    for double in (False, True):
+
+        def make(seed, double=double):
+            adam = chainer.optimizers.Adam(0.01)
+            wrapped = nbmn.create_multi_node_optimizer(adam, comm, double_buffering=double)
+            return wrapped.setup(classifier(seed))
+
+        optimizer, alone = make(0), chainer.optimizers.Adam(0.01).setup(classifier(0))
+        files = [io.BytesIO(), io.BytesIO()]
+        for step in range(5):
+            mine = parts(comm, step)[comm.rank]
+            if step == 2:
+                for file, thing in zip(files, (optimizer, optimizer.target), strict=True):
+                    chainer.serializers.save_npz(file, thing)
+                    file.seek(0)
+                optimizer = make(5)
+                optimizer.update(optimizer.target, DATA[mine], LABELS[mine])  # thrown away
+                for file, thing in zip(files, (optimizer, optimizer.target), strict=True):
+                    if comm.rank == 0:
+                        chainer.serializers.load_npz(file, thing)
+            optimizer.update(optimizer.target, DATA[mine], LABELS[mine])
+            everyone = np.concatenate(parts(comm, step))
+            if not double:
+                alone.update(alone.target, DATA[everyone], LABELS[everyone])
+        assert optimizer.t == 5 - double
+        for _, array in values(optimizer.target).items():
+            assert all((theirs == array).all() for theirs in comm.allgather(array))
+        if not double:
+            assert_alike(optimizer.target, alone.target, 1e-3)
+
+
+def check_model_that_grows(comm):
+    for double in (False, True):
+        model = chainer.Chain()
+        with model.init_scope():
+            model.a = L.Linear(6, 3, initialW=np.zeros((3, 6)))
+        optimizer = nbmn.create_multi_node_optimizer(
+            chainer.optimizers.SGD(0.5), comm, double_buffering=double
+        ).setup(model)
+
+        def loss(x, model=model):
+            y = sum(F.sum(child(x)) for child in model.children())
+            return y * (comm.size / 12)
+
+        for step in range(4):
+            if step == 2:
+                if double:
+                    optimizer.flush()
+                with model.init_scope():
+                    model.b = L.Linear(6, 3, initialW=np.full((3, 6), comm.rank))
+                optimizer.actual_optimizer.setup(model)
+            optimizer.update(loss, DATA[parts(comm, step)[comm.rank]])
+        if double:
+            optimizer.flush()
+        mean = DATA.mean(0)
+        np.testing.assert_allclose(model.a.W.array, -2.0 * mean * np.ones((3, 1)), atol=1e-5)
+        np.testing.assert_allclose(model.b.W.array, -1.0 * mean * np.ones((3, 1)), atol=1e-5)
+
+
+def check_dynamic_loss_scaling(comm):
+    """A step that is not finite on one rank is skipped on all, and the scale is the same."""
+    for double in (False, True):
+        model = chainer.Chain()
+        with model.init_scope():
+            model.w = chainer.Parameter(np.ones(3, np.float16))
+        optimizer = nbmn.create_multi_node_optimizer(
+            chainer.optimizers.SGD(0.5), comm, double_buffering=double
+        ).setup(model)
+        optimizer.loss_scaling(interval=1)
+        applied = 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for step in range(6):
+                slope = 2.0**-step * (comm.rank + 1)
+                bad = step == 3 and comm.rank == comm.size - 1
+                factor = np.full(3, np.inf if bad else slope, np.float16)
+                optimizer.update(lambda model=model, factor=factor: F.sum(model.w * factor))
+                if step != 3:
+                    applied += 2.0**-step * (comm.size + 1) / 2
+            if double:
+                optimizer.flush()
+        # Doubled thrice, halved, doubled twice: by now it knows that there can be too much.
+        assert optimizer._loss_scale == 2.0**4
+        np.testing.assert_allclose(model.w.array, 1 - 0.5 * applied, rtol=4e-3)
+        assert set(comm.allgather_obj(optimizer._loss_scale)) == {optimizer._loss_scale}
 
 
 def check_trainer(comm):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,20 +13,39 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHARED = {"records", "messages", "frames", "parent"}
 MAY_IMPORT = {
-    "nbmn": {"compat"},
-    "compat": set(),
+    "nbmn": {"compat", "global_except_hook"},
+    # An unchanged script that fails ends the other ranks.
+    "compat": {"global_except_hook"},
     **{name: set() for name in SHARED},
     "communicators": set(),
     "datasets": {"communicators"},
     "extensions": {"communicators"},
+    "functions": {"communicators"},
+    "iterators": {"communicators"},
+    "links": {"communicators", "functions"},
     "optimizers": {"communicators"},
+    "global_except_hook": {"communicators"},
+    "nccl": set(),
+    "testing": set(),
     "engine": {"nbmn", "communicators", *SHARED},
     "dashboard": {"compat", "records"},
     # The notebook names functions of the rank's side, to have them called there.
     "cluster": {"nbmn", "engine", *SHARED},
     "magics": {"cluster", "dashboard", *SHARED},
 }
-WITHOUT_NOTEBOOK = ["communicators", "compat", "datasets", "extensions", "optimizers"]
+WITHOUT_NOTEBOOK = [
+    "communicators",
+    "compat",
+    "datasets",
+    "extensions",
+    "functions",
+    "global_except_hook",
+    "iterators",
+    "links",
+    "nccl",
+    "optimizers",
+    "testing",
+]
 
 
 def modules() -> dict[str, Path]:
@@ -71,6 +91,12 @@ def test_folders_import_only_what_they_may(name):
         folder(target) for target in imported(MODULES[name], everywhere) if target in MODULES
     } - {folder(name)}
     assert others <= MAY_IMPORT[folder(name)]
+
+
+def test_every_folder_is_installed():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        listed = set(tomllib.load(file)["tool"]["setuptools"]["packages"])
+    assert {name.rpartition(".")[0] for name in MODULES if "." in name} <= listed
 
 
 @pytest.mark.parametrize("name", sorted(m for m in MODULES if folder(m) in WITHOUT_NOTEBOOK))

@@ -82,7 +82,7 @@ def make_trainer(comm: chainermn.CommunicatorBase, options: argparse.Namespace) 
     device = chainer.get_device(f"@cupy:{comm.intra_rank}" if options.gpu else "@numpy")
     device.use()
 
-    train, test = digits(flat=False)
+    train, test = comm.bcast_obj(digits(flat=False) if comm.rank == 0 else None)
     np.random.seed(0)  # the order of the examples, so that runs can be compared
     batches = chainer.iterators.SerialIterator(train, options.batch)
     train_batches = chainermn.iterators.create_multi_node_iterator(batches, comm)

@@ -28,7 +28,7 @@ def make_trainer(comm: chainermn.CommunicatorBase, options: argparse.Namespace) 
     device = chainer.get_device(f"@cupy:{comm.intra_rank}" if options.gpu else "@numpy")
     device.use()
 
-    train, test = digits()
+    train, test = comm.bcast_obj(digits() if comm.rank == 0 else None)
     train = chainermn.scatter_dataset(train, same_part, shuffle=True, seed=0)
     test = chainermn.scatter_dataset(test, same_part)
     model = make_model(pair, options.hidden)

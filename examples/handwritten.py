@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from chainer.datasets import TupleDataset
-from sklearn.datasets import load_digits
 
 
 def digits(flat: bool = True) -> tuple[TupleDataset, TupleDataset]:
@@ -12,6 +11,8 @@ def digits(flat: bool = True) -> tuple[TupleDataset, TupleDataset]:
 
     Images are float32 from 0 to 1, of shape (64,) or (1, 8, 8); labels are int32.
     """
+    from sklearn.datasets import load_digits  # takes seconds, which only the rank that reads spends
+
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32)
     if not flat:

@@ -45,7 +45,7 @@ def make_trainer(comm: chainermn.CommunicatorBase, options: argparse.Namespace) 
     device = chainer.get_device(f"@cupy:{comm.intra_rank}" if options.gpu else "@numpy")
     device.use()
 
-    train, test = digits()
+    train, test = comm.bcast_obj(digits() if comm.rank == 0 else None)
     model = make_model(comm, options.hidden)
     if comm.rank == 0:
         model = L.Classifier(model)

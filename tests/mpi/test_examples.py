@@ -40,10 +40,10 @@ def column(log, key):
 
 
 def test_data_parallel_digits(tmp_path):
-    log = train("data_parallel_digits", 2, tmp_path, "--epochs", 5)
-    assert [row["iteration"] for row in log] == [24, 47, 71, 94, 118]  # 750 examples each
+    log = train("data_parallel_digits", 2, tmp_path, "--epochs", 3)
+    assert [row["iteration"] for row in log] == [24, 47, 71]  # 750 examples each, 32 at a time
     assert (np.diff(column(log, "validation/main/loss")) < 0).all()
-    assert log[-1]["validation/main/accuracy"] > 0.85
+    assert log[-1]["validation/main/accuracy"] > 0.8
 
 
 def test_imagenet_resnet50_goes_on_from_its_snapshot(tmp_path):
@@ -56,7 +56,7 @@ def test_imagenet_resnet50_goes_on_from_its_snapshot(tmp_path):
 
 
 def test_dcgan(tmp_path):
-    log = train("dcgan", 2, tmp_path, "--epochs", 2, "--width", 8)
+    log = train("dcgan", 2, tmp_path, "--epochs", 1, "--width", 8)
     assert np.isfinite(column(log, "generator/loss")).all()
     # The discriminator gets better than one that tosses a coin, whose loss is 2 ln 2.
     assert log[-1]["discriminator/loss"] < 2 * np.log(2)
@@ -72,17 +72,18 @@ def test_seq2seq(tmp_path):
 
 @pytest.mark.parametrize("name", ["model_parallel_mlp", "channel_parallel_convolution"])
 def test_a_model_over_two_ranks_learns_what_it_does_on_one(name, tmp_path):
-    alone, both = (train(name, n, tmp_path / str(n), "--epochs", 2) for n in (1, 2))
+    small = ("--epochs", 2, "--batch", 100)
+    alone, both = (train(name, n, tmp_path / str(n), *small) for n in (1, 2))
     for key in ("main/loss", "validation/main/loss", "validation/main/accuracy"):
         np.testing.assert_allclose(column(both, key), column(alone, key), rtol=1e-3)
-    assert both[-1]["validation/main/accuracy"] > 0.75
+    assert both[-1]["validation/main/accuracy"] > 0.5
 
 
 def test_dual_parallel_mlp(tmp_path):
-    log = train("dual_parallel_mlp", 4, tmp_path, "--epochs", 4)
-    assert [row["iteration"] for row in log][-1] == 47  # 750 examples in batches of 64, 4 times
+    log = train("dual_parallel_mlp", 4, tmp_path, "--epochs", 3)
+    assert [row["iteration"] for row in log] == [12, 24, 36]  # each pair 750 examples, 64 at a time
     assert (np.diff(column(log, "validation/main/loss")) < 0).all()
-    assert log[-1]["validation/main/accuracy"] > 0.8
+    assert log[-1]["validation/main/accuracy"] > 0.7
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
@@ -93,12 +94,12 @@ def test_every_example_is_tried(path):
 
 def test_a_chainermn_script_runs_unchanged(tmp_path):
     assert "nbmn" not in SCRIPT.read_text().replace("never heard of nbmn", "")
-    output = start(2, "-m", "nbmn.compat.chainermn", SCRIPT, "-o", tmp_path, "--epoch", 4)
+    output = start(2, "-m", "nbmn.compat.chainermn", SCRIPT, "-o", tmp_path, "--epoch", 3)
     assert "exit status 0" in output, output
     assert "rank 0 of 2: 1" in output
     assert "rank 1 of 2: 1" in output
     log = log_of(tmp_path)
-    assert [row["iteration"] for row in log] == [15, 30, 45, 60]
+    assert [row["iteration"] for row in log] == [15, 30, 45]
     assert log[-1]["validation/main/accuracy"] > 0.9
 
 

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import functools
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -111,13 +110,11 @@ def _running() -> weakref.WeakSet[Worker]:
 
 def _end(workers: weakref.WeakSet[Worker]) -> None:
     for worker in list(workers):
-        until = time.monotonic() + _GRACE
         with contextlib.suppress(CollectiveTimeoutError):
-            wait(worker.idle, max(until - time.monotonic(), 0.01))
-        if not worker.idle():
-            worker.stop()
-            with contextlib.suppress(CollectiveTimeoutError):
-                wait(worker.idle, 1.0)
+            wait(worker.idle, _GRACE)
+        worker.stop()
+        with contextlib.suppress(CollectiveTimeoutError):
+            wait(worker.idle, _GRACE)
 
 
 class Background:

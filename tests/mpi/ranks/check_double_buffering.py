@@ -125,6 +125,7 @@ def check_every_mean_is_applied_one_update_later(comm):
 def check_parts_of_the_ranks(comm):
     need_ranks(comm, 2)
     part = comm.split(0 if comm.rank < 2 else 1, comm.rank)
+    part.set_config("verify", True)  # every call is compared across ranks
     optimizer, right = make(part), Delayed(part.size)
     for step in range(4):
         step_of(part, optimizer, step)
@@ -215,6 +216,23 @@ def check_gradients_given_before_values_are_shared(comm):
         if step == 0:
             right.pending = gradient(W, B, batch(0, 0, comm.size))
     assert_equal(optimizer, right)
+
+
+def check_configuration_of_the_communicator_counts(comm):
+    own = nbmn.create_communicator("flat")
+    model = chainer.Chain()
+    with model.init_scope():
+        model.w = chainer.Parameter(np.zeros(2))
+    optimizer = make(own, model, chainer.optimizers.SGD(1.0))
+    right = np.zeros(2)
+    for dtype in (None, "float16", None):
+        own.set_config("allreduce_grad_dtype", dtype)
+        model.w.grad = np.array([1 / 3, 1 + comm.rank / 7])
+        optimizer.update()
+        optimizer.flush()
+        grads = [np.array([1 / 3, 1 + rank / 7]).astype(dtype) for rank in range(comm.size)]
+        right -= np.sum(grads, 0, "f4" if dtype else "f8") / comm.size
+        np.testing.assert_allclose(model.w.array, right, rtol=1e-6 if dtype else 1e-7)
 
 
 def check_hooks_and_zerograds(comm):

@@ -189,8 +189,17 @@ class Bench:
         return self.world.allreduce(time.perf_counter() - began, MPI.MAX)
 
 
+def pin() -> None:
+    """Give each rank a core, in turn: left alone, two ranks share one now and then."""
+    from mpi4py import MPI
+
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[MPI.COMM_WORLD.rank % len(cores)]})
+
+
 def on_ranks(model: str, names: list[str], seconds: float) -> None:
     """Measure on the ranks of this ``mpiexec``; rank 0 prints."""
+    pin()
     bench = Bench(MODELS[model], names)
     for name in names:
         bench.time(name)

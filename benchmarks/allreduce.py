@@ -5,7 +5,9 @@ the same processes, on the same arrays, taking turns repetition by repetition:
 
 chainermn    Chainer's own ``naive`` communicator, also from ``param.grad`` to ``param.grad``
 mpi          one blocking ``MPI.Allreduce`` of one flat buffer, without packing and division
-gloo         ``torch.distributed.all_reduce`` of one flat tensor, also without (if torch is there)
+gloo         ``torch.distributed.all_reduce`` from ``param.grad`` to ``param.grad``: gathered into
+             one tensor, summed, divided, copied back (if torch is there)
+gloo-flat    the same of one flat tensor, without packing and division
 copy         every rank copies the same bytes once, at the same time: near the limit, since
              each rank has to read its gradients and to write the means
 
@@ -25,7 +27,9 @@ import tempfile
 import time
 from pathlib import Path
 
-PEERS = ("chainermn", "mpi", "gloo", "copy")
+PEERS = ("chainermn", "mpi", "gloo", "gloo-flat", "copy")
+OF_GRADIENTS = ("nbmn", "chainermn", "gloo")
+"""Who begins and ends with ``param.grad``; the others work on one flat buffer."""
 GOALS = {
     ("resnet50", 2): {"chainermn": 3.0, "gloo": 4.0, "copy": 1.6},
     ("resnet50", 4): {"chainermn": 2.0, "mpi": 2.0, "gloo": 2.0},
@@ -91,6 +95,7 @@ class Bench:
             "chainermn": self._chainermn,
             "mpi": self._mpi,
             "gloo": self._gloo,
+            "gloo-flat": self._gloo_flat,
             "copy": self._copy,
         }
         self.runs = {name: makers[name]() for name in names}
@@ -120,7 +125,7 @@ class Bench:
 
         return lambda: self.world.Allreduce(MPI.IN_PLACE, self.flat)
 
-    def _gloo(self):
+    def _torch(self):
         import torch
         import torch.distributed
 
@@ -131,6 +136,28 @@ class Bench:
             torch.distributed.init_process_group(
                 "gloo", store=store, rank=self.world.rank, world_size=self.world.size
             )
+        return torch
+
+    def _gloo(self):
+        torch = self._torch()
+        buffer = torch.empty(self.flat.size)
+        grads = [torch.from_numpy(grad) for grad in self.grads]
+        flat_grads = [grad.view(-1) for grad in grads]
+        parts = buffer.split([grad.numel() for grad in grads])
+
+        def run():
+            torch.cat(flat_grads, out=buffer)
+            torch.distributed.all_reduce(buffer)
+            buffer.div_(self.world.size)
+            torch._foreach_copy_(flat_grads, parts)
+
+        self.reset("gloo")
+        run()
+        assert all((p.grad == self.mean).all() for p in self.params), "wrong means"
+        return run
+
+    def _gloo_flat(self):
+        torch = self._torch()
         tensor = torch.from_numpy(self.flat)
         return lambda: torch.distributed.all_reduce(tensor)
 
@@ -143,12 +170,12 @@ class Bench:
     def reset(self, name: str) -> None:
         """Give this rank its own gradients anew, as after a backward pass."""
         # What is used next is written last: equally much of it is in the cache.
-        if name in ("nbmn", "chainermn"):
+        if name in OF_GRADIENTS:
             self.flat.fill(self.world.rank + 1)
         for param, grad in zip(self.params, self.grads, strict=True):
             grad.fill(self.world.rank + 1)
             param.grad = grad
-        if name not in ("nbmn", "chainermn"):
+        if name not in OF_GRADIENTS:
             self.flat.fill(self.world.rank + 1)
 
     def time(self, name: str) -> float:
@@ -162,8 +189,17 @@ class Bench:
         return self.world.allreduce(time.perf_counter() - began, MPI.MAX)
 
 
+def pin() -> None:
+    """Give each rank a core, in turn: left alone, two ranks share one now and then."""
+    from mpi4py import MPI
+
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[MPI.COMM_WORLD.rank % len(cores)]})
+
+
 def on_ranks(model: str, names: list[str], seconds: float) -> None:
     """Measure on the ranks of this ``mpiexec``; rank 0 prints."""
+    pin()
     bench = Bench(MODELS[model], names)
     for name in names:
         bench.time(name)
@@ -179,7 +215,7 @@ def on_ranks(model: str, names: list[str], seconds: float) -> None:
             times[name].append(bench.time(name))
     if bench.world.rank == 0:
         report(model, bench.world.size, bench.nbytes, times)
-    if "gloo" in names:
+    if any(name.startswith("gloo") for name in names):
         import torch.distributed
 
         torch.distributed.destroy_process_group()
@@ -225,9 +261,9 @@ def main() -> None:
     if args.inside:
         on_ranks(args.inside, names, args.seconds)
         return
-    if "gloo" in names and subprocess.run([sys.executable, "-c", "import torch"]).returncode:
+    if subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode:
         print("without gloo: torch is not installed")
-        names.remove("gloo")
+        names = [name for name in names if not name.startswith("gloo")]
     mpiexec = Path(sys.executable).with_name("mpiexec")
     for model in args.models:
         for ranks in args.ranks:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 ROUND_TRIPS = 50
 FIRST_CELL = "chainer.Variable(comm.allreduce(np.ones(1)))"
@@ -70,7 +72,16 @@ SIDES = {"nbmn": measure_nbmn, "ipyparallel": measure_ipyparallel}
 
 def in_fresh_process(side: str, ranks: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--side", side, "--ranks", str(ranks)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    # ipyparallel looks for mpiexec in PATH, where it is only in an activated environment.
+    here = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    answer = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        check=True,
+        env={**os.environ, "PATH": here},
+    )
     return json.loads(answer.stdout.splitlines()[-1])
 
 

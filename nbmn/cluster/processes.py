@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -84,10 +85,51 @@ class Watch:
         for descriptor in self._ranks:
             poll.register(descriptor, select.POLLIN)
         first = [descriptor for descriptor, _ in poll.poll()] if self._ranks else []
-        self.left = tuple(sorted(self._ranks[descriptor] for descriptor in first))
+        self.left = first_to_go({self._ranks[d]: ending_of(d, d in first) for d in self._ranks})
         self.left_at = time.monotonic() if first else None
         for descriptor in self._ranks:
             os.close(descriptor)
+
+
+class Ending(enum.IntEnum):
+    """What the system knows of a process's end; whom to blame first comes first."""
+
+    BY_ITSELF = 0
+    UNKNOWN = 1
+    """It has left no trace."""
+    KILLED = 2
+    """By a signal, as mpiexec ends the others."""
+    NONE = 3
+    """It lives."""
+
+
+def first_to_go(endings: Mapping[int, Ending]) -> tuple[int, ...]:
+    """Ranks that the others followed; several when they cannot be told apart.
+
+    Their order tells nothing: one that began to exit, so that mpiexec killed the others,
+    may come to its end after those.
+    """
+    least = min(endings.values(), default=Ending.NONE)
+    return tuple(sorted(r for r, ending in endings.items() if ending == least != Ending.NONE))
+
+
+def ending_of(descriptor: int, ended: bool) -> Ending:
+    """The state of the process of a pidfd, which may be just about to exit."""
+    otherwise = Ending.UNKNOWN if ended else Ending.NONE
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}") as file:
+            pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        flags, code = int(fields[6]), int(fields[49])  # see proc(5)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return otherwise
+    if not flags & _PF_EXITING:
+        return otherwise
+    return Ending.KILLED if os.WIFSIGNALED(code) else Ending.BY_ITSELF
+
+
+_PF_EXITING = 0x4  # include/linux/sched.h
 
 
 def _open(info: RankInfo) -> int | None:

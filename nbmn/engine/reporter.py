@@ -1,14 +1,13 @@
 """Metrics out, commands in: one socket and one daemon thread per rank.
 
-The training loop only appends to a deque; the thread sends what gathered at
-most :data:`RATE` times a second, with a heartbeat that says what the rank is
-doing. It goes on answering while the main thread is stuck in a blocking call,
+The training loop only appends to a deque; the thread makes records of what gathered
+and sends them at most :data:`RATE` times a second, with a heartbeat that says what the
+rank is doing. It goes on answering while the main thread is stuck in a blocking call,
 since those release the interpreter lock.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import signal
@@ -18,11 +17,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from nbmn.messages import Endpoint
 from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step, encode
 
-RATE = 5.0
-"""Batches per second at most."""
+RATE = 4.0
+"""Batches per second at most; the board redraws no more often."""
 HEARTBEAT = 0.5
 """Seconds between two heartbeats."""
 BATCH = 500
@@ -31,6 +32,13 @@ OUTBOX = 20_000
 """Records kept until they are sent; older ones are dropped."""
 SILENCE = 60.0
 """Seconds without a ping after which a rank on another host believes the notebook dead."""
+
+
+_Queued = tuple[str, float, int, dict[str, Any], int | None, float | None]
+"""A step: run, time, iteration, values, samples, epoch."""
+
+_UNCHANGING = frozenset({float, int, bool, np.float64, np.float32, np.float16})
+"""Types whose values the thread may read later."""
 
 
 class Reporter:
@@ -45,7 +53,7 @@ class Reporter:
         self.activity: Callable[[], tuple[str, float, str] | None] = lambda: None
         """Gives (operation, seconds, where) while in a collective; may be called by any thread."""
         # Bounded: of a loop that reports faster than can be sent, the newest steps count.
-        self._outbox: deque[Record] = deque(maxlen=OUTBOX)
+        self._outbox: deque[Record | _Queued] = deque(maxlen=OUTBOX)
         self._run = ""
         self._since = time.monotonic()
         self._iteration = 0
@@ -121,23 +129,29 @@ class Reporter:
         iteration: int | None = None,
         epoch: float | None = None,
     ) -> None:
-        """Queue one step; returns within microseconds and never blocks."""
+        """Queue one step; returns within microseconds and never blocks.
+
+        ``values`` is kept, and must not be changed afterwards.
+        """
         if self._thread is None or not self._run:
             return
         if not self._started:
             self.start_run()
-        self._iteration = self._iteration + 1 if iteration is None else int(iteration)
-        self._send(
-            Step(
-                self.rank,
-                self._run,
-                time.time(),
-                self._iteration,
-                {name: _held(name, value) for name, value in values.items()},
-                None if samples is None else int(samples),
-                None if epoch is None else float(epoch),
-            )
-        )
+        # Between two steps the caches hold the user's work, and what runs here costs ten times
+        # its usual time: so as little as possible, and the thread makes the record.
+        if iteration is None:
+            self._iteration += 1
+        else:
+            self._iteration = int(iteration)
+        for name, value in values.items():
+            if type(value) not in _UNCHANGING:
+                values = {name: _held(name, value) for name, value in values.items()}
+                break
+        if samples is not None:
+            samples = int(samples)
+        if epoch is not None:
+            epoch = float(epoch)
+        self._outbox.append((self._run, time.time(), self._iteration, values, samples, epoch))
 
     def _send(self, record: Record) -> None:
         if self._thread is not None:
@@ -166,10 +180,11 @@ class Reporter:
         poller.register(self._woken, zmq.POLLIN)
         heard, beat = time.monotonic(), 0.0
         while True:
-            behind = self._flush(socket)
+            batch: list[Record] = []
             if time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
-                socket.send(encode([self.heartbeat()]))
+                batch.append(self.heartbeat())
+            behind = self._flush(socket, batch)
             # A command is answered at once; so is the wish to send.
             ready = dict(poller.poll(0 if behind else 1000 / RATE))
             if self._woken in ready:
@@ -182,16 +197,24 @@ class Reporter:
             elif expect_pings and time.monotonic() - heard > SILENCE:
                 os._exit(1)
 
-    def _flush(self, socket: Any) -> bool:
-        """Send one batch; says whether more is left.
+    def _flush(self, socket: Any, batch: list[Record]) -> bool:
+        """Send what is in ``batch`` and what gathered; says whether more is left.
 
-        One only: a loop that reports without pause must not keep the thread from
+        Not all at once: a loop that reports without pause must not keep the thread from
         heartbeats and interrupts.
         """
         count = min(len(self._outbox), BATCH)
-        if count:
-            socket.send(encode([_plain(self._outbox.popleft()) for _ in range(count)]))
+        batch += [self._record(self._outbox.popleft()) for _ in range(count)]
+        if batch:
+            socket.send(encode(batch))
         return bool(self._outbox)
+
+    def _record(self, queued: Record | _Queued) -> Record:
+        if not isinstance(queued, tuple):
+            return queued
+        run, now, iteration, values, samples, epoch = queued
+        read = {str(name): _scalar(value) for name, value in values.items()}
+        return Step(self.rank, run, now, iteration, read, samples, epoch)
 
     def heartbeat(self) -> Heartbeat:
         """What this rank is doing at this moment; may be called by any thread."""
@@ -225,14 +248,6 @@ def _held(name: str, value: Any) -> Any:
         what = f"an array of shape {array.shape}" if hasattr(array, "shape") else repr(array)
         raise TypeError(f"{name} must be one number, not {what}")
     return array if hasattr(array, "__cuda_array_interface__") else _scalar(array)
-
-
-def _plain(record: Record) -> Record:
-    """The record with its values as Python floats, read from the GPU if need be."""
-    if not isinstance(record, Step) or all(type(v) is float for v in record.values.values()):
-        return record  # read in the training loop already, unless it lies on a GPU
-    values = {str(name): _scalar(value) for name, value in record.values.items()}
-    return dataclasses.replace(record, values=values)
 
 
 def _scalar(value: Any) -> float:

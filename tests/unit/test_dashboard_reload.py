@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -26,16 +27,22 @@ class MainLoop:
             callback()
 
 
+def run(coroutine):
+    """Run it in a thread of its own: the browser tests leave a loop running in the main one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def test_a_busy_main_thread_may_come_to_it_after_the_other_loop_is_closed():
     main = MainLoop()
-    assert not asyncio.run(jupyter_reload._responds(main))
+    assert not run(jupyter_reload._responds(main))
     main.go_on()
     assert len(main.waiting) == 1
 
 
 def test_a_main_thread_that_is_free_is_found_so():
     main = SimpleNamespace(add_callback=lambda callback: threading.Thread(target=callback).start())
-    assert asyncio.run(jupyter_reload._responds(main))
+    assert run(jupyter_reload._responds(main))
 
 
 class Kernel:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import select
+import subprocess
+import sys
+
 import pytest
 
 from nbmn.cluster.death import cause
+from nbmn.cluster.processes import Ending, ending_of, first_to_go
 from nbmn.messages import RankInfo
 
 RANKS = [RankInfo(rank, 2, rank, "node", 100 + rank, "CPU", "") for rank in (0, 1)]
@@ -61,3 +67,36 @@ def test_cause(logs: str, left: tuple[int, ...], code: int | None, words: str) -
 def test_memory_is_hinted_at_for_sigkill_only() -> None:
     assert "memory" in cause(MPICH.format(pid=101, code=9) + BY_SIGNAL, RANKS)
     assert "memory" not in cause(OPEN_MPI, RANKS)
+
+
+@pytest.mark.parametrize(
+    ("endings", "left"),
+    [
+        ([Ending.NONE, Ending.NONE], ()),
+        ([Ending.NONE, Ending.UNKNOWN], (1,)),
+        # Killed by mpiexec, and at its end before the one that made it do so.
+        ([Ending.KILLED, Ending.BY_ITSELF], (1,)),
+        ([Ending.UNKNOWN, Ending.BY_ITSELF, Ending.NONE], (1,)),
+        ([Ending.KILLED, Ending.UNKNOWN], (1,)),
+        ([Ending.KILLED, Ending.KILLED], (0, 1)),
+    ],
+)
+def test_who_went_first(endings, left):
+    assert first_to_go(dict(enumerate(endings))) == left
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"),
+    [
+        ("import os; os._exit(3)", Ending.BY_ITSELF),
+        ("import os; os.kill(os.getpid(), 9)", Ending.KILLED),
+    ],
+)
+def test_how_a_process_ended(code, ending):
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        descriptor = os.pidfd_open(process.pid)
+        assert select.select([descriptor], [], [], 10)[0]
+        assert ending_of(descriptor, True) == ending  # not waited for yet
+        process.wait()
+        assert ending_of(descriptor, True) == Ending.UNKNOWN
+        os.close(descriptor)

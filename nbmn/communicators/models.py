@@ -29,6 +29,7 @@ from nbmn.communicators.parameters import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     from chainer import Link as Model
     from chainer import Parameter
 
@@ -103,6 +104,11 @@ class Gradients:
     error: Exception | None = None
     """Why they cannot be averaged."""
 
+    def size(self) -> tuple[int, np.dtype | None]:
+        """Return their bytes, and the dtype of the first."""
+        given = [array for array in self.arrays if array is not None]
+        return sum(array.nbytes for array in given), given[0].dtype if given else None
+
 
 def collect(model: Model, zero_fill: bool) -> Gradients:
     """Take down the gradients of a model; local."""
@@ -141,10 +147,9 @@ class Terms:
     their own. The means have the gradients' dtype."""
 
 
-def average(link: Link, backend: Backend, model: Model, zero_fill: bool, **terms: Any) -> Averaged:
-    """Replace gradients by their means over ranks, on these :class:`Terms`; collective."""
-    gradients = collect(model, zero_fill)
-    prepared = agree_to_average(link, backend, gradients, Terms(zero_fill, **terms))
+def average(link: Link, backend: Backend, gradients: Gradients, terms: Terms) -> Averaged:
+    """Replace gradients by their means over ranks; collective."""
+    prepared = agree_to_average(link, backend, gradients, terms)
     if prepared is None:
         return Averaged.STALE
     for (_, param), mean in zip(gradients.params, backend.mean(prepared), strict=True):

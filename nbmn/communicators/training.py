@@ -58,7 +58,7 @@ class Training(Group):
             On all ranks: the parameters differ in name, shape or dtype, or some are initialised
             on some ranks only.
         """
-        models.average(self._link, self._parts.gradients, model, zero_fill, wire=self._wire)
+        self._average(model, models.Terms(zero_fill, wire=self._wire))
 
     def allreduce_grad(self, model: Model, zero_fill: bool = False) -> None:
         """The older name of :meth:`multi_node_mean_grad`."""
@@ -88,16 +88,12 @@ class Training(Group):
         share
             Whose gradients count; None for all ranks'.
         """
-        return models.average(
-            self._link,
-            self._parts.gradients,
-            model,
-            zero_fill,
-            stale=stale,
-            share=share,
-            lenient=True,
-            wire=self._wire,
-        )
+        return self._average(model, models.Terms(zero_fill, stale, share, True, self._wire))
+
+    def _average(self, model: Model, terms: models.Terms) -> models.Averaged:
+        gradients = models.collect(model, terms.zero_fill)
+        self.track.describe(*gradients.size())
+        return models.average(self._link, self._parts.gradients, gradients, terms)
 
     @collective
     def count_ranks(self, counts: bool) -> models.Share:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Collection
 from typing import Any
 
 from chainer.training import Extension, Trainer, extension
-from chainer.training.triggers import IntervalTrigger
 from IPython import get_ipython
 
 from nbmn.engine.reporter import Reporter, reporter
+from nbmn.optimizers import DoubleBufferingOptimizer
 
 NAME = "nbmn_live_report"
 
@@ -67,6 +68,9 @@ def train(trainer: Any, name: str = "trainer") -> None:
     line.start_run(name, iterations, epochs)
     __tracebackhide__ = True  # these lines explain nothing to the user
     trainer.run(show_loop_exception_msg=False)  # the notebook shows it
+    for optimizer in _optimizers(trainer.updater):
+        if isinstance(optimizer, DoubleBufferingOptimizer):
+            optimizer.flush()  # it may have stopped in the midst of an epoch
 
 
 def train_named(name: str) -> None:
@@ -78,6 +82,13 @@ def train_named(name: str) -> None:
             f"there is no variable {name!r} on this rank; build the trainer in a %%mn cell"
         )
     train(namespace[name], name)
+
+
+def _optimizers(updater: Any) -> Collection[Any]:
+    try:
+        return updater.get_all_optimizers().values()
+    except (AttributeError, NotImplementedError):  # an updater of the user's own
+        return ()
 
 
 def _is_scalar(value: Any) -> bool:
@@ -97,13 +108,14 @@ def _samples(updater: Any) -> int | None:
 def _goal(trainer: Trainer) -> tuple[int | None, float | None]:
     """Iterations and epochs in all, as far as the stop trigger says."""
     trigger = trainer.stop_trigger
-    if not isinstance(trigger, IntervalTrigger):
+    if not hasattr(trigger, "get_training_length"):
         return None, None
-    if trigger.unit == "iteration":
-        return int(trigger.period), None
+    period, unit = trigger.get_training_length()
+    if unit == "iteration":
+        return int(period), None
     try:
         iterator = trainer.updater.get_iterator("main")
-        steps = trigger.period * len(iterator.dataset) / iterator.batch_size
+        steps = period * len(iterator.dataset) / iterator.batch_size
     except (AttributeError, KeyError, TypeError):
-        return None, float(trigger.period)
-    return math.ceil(steps), float(trigger.period)
+        return None, float(period)
+    return math.ceil(steps), float(period)

@@ -50,7 +50,8 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
     by :meth:`flush`, which ``new_epoch`` calls too: after each epoch of a Trainer
     everything is applied, whatever its extensions then evaluate or save. A snapshot
     taken elsewhere holds the mean that is still to be applied, so that a resumed run equals an
-    uninterrupted one.
+    uninterrupted one; but not to the last bit where shards of unequal length make epochs end at
+    different updates on different ranks, and each rank applies the mean at its own.
 
     Averaging is done on a thread, over a duplicate of the communicator, with any backend.
     An interrupt of an ``update`` drops the step under way, on all ranks alike.

@@ -1,6 +1,7 @@
 import os
 import time
 
+import chainer
 import numpy as np
 from rank_tools import need_ranks
 
@@ -22,6 +23,17 @@ def check_every_call_is_recorded(comm):
     assert second.line == first.line + 1
     assert first.begin < first.end <= second.begin < second.end <= time.monotonic()
     assert len(set(comm.allgather_obj((first.link, first.number)))) == 1
+
+
+def check_an_average_is_recorded_with_its_gradients(comm):
+    model = chainer.Link()
+    with model.init_scope():
+        model.w = chainer.Parameter(np.zeros((7, 11), np.float16))
+        model.b = chainer.Parameter(np.zeros(3, np.float16))
+    model.w.grad = np.ones((7, 11), np.float16)
+    comm.multi_node_mean_grad(model)
+    last = world().recorder.last()
+    assert (last.operation, last.nbytes, last.dtype) == ("multi_node_mean_grad", 154, "float16")
 
 
 def check_messages_are_recorded(comm):

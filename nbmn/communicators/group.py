@@ -77,6 +77,10 @@ class Group:
         """How many hosts."""
         return self._topology.inter_size
 
+    def is_within(self, other: Group) -> bool:
+        """Say whether all ranks of this communicator are in another one too."""
+        return set(self._link.members) <= set(other._link.members)
+
     @property
     def mpi_comm(self) -> MPI.Comm:
         """The MPI communicator underneath, until the next renewal."""

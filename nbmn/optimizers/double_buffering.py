@@ -188,11 +188,10 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
     def _redo(self, buffered: Buffered, share: Share) -> Buffered:
         """Return the gradients at the values that were broadcast."""
         all_count = share.total == self.communicator.size
-        if not all_count and buffered.step.lossfun is not None:
-            self._backward(buffered.step)
-            return self._collect(buffered.step)
         if not all_count:
-            self._warn(share)
+            if self._repeat(buffered.step):
+                return self._collect(buffered.step)
+            self._warn(buffered.step, share)
         # More parameters may be initialised now than when these were collected.
         old = buffered.gradients
         fresh = describe(old.params, old.arrays, self.zero_fill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import chainer
 
 from nbmn.communicators.models import Averaged, Share
+from nbmn.optimizers.repeating import Among, TalksToOthersError
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -33,8 +35,9 @@ class MultiNodeOptimizer:
     them with the same values, so the ranks broadcast their values before they first compute
     any (in ``setup`` and before the first ``update``), and whenever the set of
     initialised parameters has changed on any rank: then gradients are computed again
-    with what was broadcast, if a loss function is there to do so; otherwise those
-    count that were computed with the right values.
+    with what was broadcast, if a loss function is there to do so that does not talk to ranks
+    which this optimizer does not have; otherwise those count that were computed with the
+    right values.
 
     A rank that may be apart from the others, because it left an update half way (an
     interrupt) or loaded a snapshot, says so in its next update; then all ranks take over the values
@@ -121,23 +124,40 @@ class MultiNodeOptimizer:
         share = self._share_values()
         if share.total == self.communicator.size:
             return None
+        if self._repeat(step):
+            return None
+        self._warn(step, share)
+        return share
+
+    def _repeat(self, step: Step) -> bool:
+        """Compute gradients again; say whether all ranks could; collective."""
         if step.lossfun is None:
-            self._warn(share)
-            return share
-        self._backward(step)
-        return None
+            return False
+        refused = False
+        try:
+            with Among(self.communicator):
+                self._backward(step)
+        except TalksToOthersError:
+            refused = True
+        return not self.communicator.any_rank(refused)
 
     def _share_values(self) -> Share:
         """Broadcast; return who had the right values before."""
         return self.communicator.count_ranks(not self._broadcast())
 
-    def _warn(self, share: Share) -> None:
+    def _warn(self, step: Step, share: Share) -> None:
         if self.communicator.rank == 0:
+            remedy = (
+                "call comm.bcast_data(model) before the first backward, or pass the loss "
+                "function to update()"
+                if step.lossfun is None
+                else "they cannot be computed again, because the model talks to ranks that this "
+                "optimizer does not have; give all parameters their shapes when they are made"
+            )
             warnings.warn(
                 f"{self.communicator.size - share.total} of {self.communicator.size} ranks "
                 "had computed this step's gradients with values other than rank 0's, and "
-                "these do not count; call comm.bcast_data(model) before the first "
-                "backward, or pass the loss function to update()",
+                f"these do not count; {remedy}",
                 stacklevel=4,
             )
 
@@ -174,7 +194,11 @@ class MultiNodeOptimizer:
         if self.communicator.any_rank(waiting):
             # In test mode, so that running statistics and random numbers of training
             # are not consumed twice. With a graph: the loss may take gradients itself.
-            with chainer.using_config("train", False):
+            with (
+                chainer.using_config("train", False),
+                contextlib.suppress(TalksToOthersError),
+                Among(self.communicator),
+            ):
                 step.lossfun(*step.args, **step.kwds)
 
     def _backward(self, step: Step) -> None:

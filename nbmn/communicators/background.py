@@ -20,6 +20,7 @@ from nbmn.communicators import models
 from nbmn.communicators.activity import collective
 from nbmn.communicators.arrays import to_host
 from nbmn.communicators.errors import BrokenCommunicatorError, CollectiveTimeoutError
+from nbmn.communicators.interrupts import HeldInterrupt
 from nbmn.communicators.models import Averaged, Gradients, Terms
 from nbmn.communicators.runtime import mpi
 from nbmn.communicators.waiting import wait
@@ -57,15 +58,28 @@ class Worker:
         self._error: BaseException | None = None
 
     def start(self, job: Callable[[], Any]) -> None:
-        """Begin a job; the one before must be over."""
+        """Begin a job; the one before must be over.
+
+        Without a thread an interrupt of the job is raised here.
+        """
         self._result = self._error = None
-        self._over = False
-        self.started += 1
-        if self._threaded:
-            _running().add(self)
-            threading.Thread(target=self._run, args=(job,), name="nbmn-mean", daemon=True).start()
-        else:
+        if not self._threaded:
+            self.started += 1
             self._run(job)
+            if self._error is not None and not isinstance(self._error, Exception):
+                raise self._error
+            return
+        _running().add(self)
+        thread = threading.Thread(target=self._run, args=(job,), name="nbmn-mean", daemon=True)
+        # An interrupt in between would leave a job that never began and is never over.
+        with HeldInterrupt():
+            self.started += 1
+            self._over = False
+            try:
+                thread.start()
+            except BaseException:
+                self._over = True
+                raise
 
     def idle(self) -> bool:
         """Say whether nothing is under way."""

@@ -127,7 +127,8 @@ class Link:
             It says whom this rank waited for, and where that is. Before the timeout: ranks wait
             for each other's messages, and none of these can ever come.
         """
-        if self._peers is None:
+        if self._peers is None or self.worker is not None:
+            # What is recorded of a rank is what its main thread does, not a worker's.
             wait(test, self.timeout, what)
             return
         left = float("inf") if self.timeout is None else self.timeout

@@ -1,15 +1,18 @@
 """The thread that averages, and what of it goes into snapshots; without MPI."""
 
 import io
+import signal
 import threading
+import time
+from types import SimpleNamespace
 
 import chainer
 import numpy as np
 import pytest
 
-from nbmn.communicators import BrokenCommunicatorError
+from nbmn.communicators import BrokenCommunicatorError, CollectiveTimeoutError
 from nbmn.communicators.background import Worker
-from nbmn.communicators.link import Uid
+from nbmn.communicators.link import Link, Uid
 from nbmn.communicators.waiting import wait
 from nbmn.optimizers.double_buffering import Means, _load, _save
 
@@ -32,6 +35,58 @@ def test_without_threads_it_is_done_at_once():
     worker.start(lambda: 5)
     assert worker.idle()
     assert worker.result() == 5
+
+
+def test_without_threads_an_interrupt_is_not_put_off():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    worker = Worker(UID, threaded=False)
+    with pytest.raises(KeyboardInterrupt):
+        worker.start(interrupted)
+    assert worker.idle()
+
+
+def test_interrupt_or_error_while_a_job_begins_leaves_nothing_to_wait_for(monkeypatch):
+    gate = threading.Event()
+    begin = threading.Thread.start
+
+    def interrupted(thread):
+        signal.raise_signal(signal.SIGINT)
+        begin(thread)
+
+    worker = Worker(UID)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        worker.start(gate.set)
+    assert gate.wait(10)  # it began all the same, and ends
+    wait(worker.idle, 10)
+    assert worker.started == 1
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError):
+        worker.start(gate.set)
+    assert worker.idle()
+
+
+def test_who_talks_in_the_background_is_not_in_what_the_rank_recorded(monkeypatch):
+    """So it cannot be seen there that it waits for ever: the rank may be in something else."""
+
+    class Peers:
+        def deadlock(self, link):
+            return "waits for ever"
+
+    monkeypatch.setattr("nbmn.communicators.link._LOOK", 0.01)
+    monkeypatch.setattr("nbmn.communicators.link._LINGER", 0.01)
+    link = Link(UID, SimpleNamespace(rank=0, size=2), Peers())
+    with pytest.raises(CollectiveTimeoutError, match="for ever"):
+        link.wait(lambda: False, "the other ranks")
+    link.worker = Worker(UID)
+    until = time.monotonic() + 0.1
+    link.wait(lambda: time.monotonic() > until, "the other ranks")
 
 
 def test_error_is_raised_in_who_asks():

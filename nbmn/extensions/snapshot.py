@@ -83,6 +83,9 @@ class MultiNodeSnapshot(extension.Extension):
         self._series = _series(snapshot.filename)
         self._members: Communicator | None = None
         self._run = ""
+        self._retains = False
+        self._written = -1
+        """The iteration of what this rank wrote last."""
         self._unsealed: list[_Unsealed] = []
 
     @property
@@ -103,6 +106,7 @@ class MultiNodeSnapshot(extension.Extension):
         # Not a part of making the extension, which a user may do on some ranks first.
         self._members = self.comm.split(self._set, self.comm.rank)
         self._run = self.comm.bcast_obj(uuid.uuid4().hex)
+        self._retains = self.comm.any_rank(self.snapshot.n_retains > 0)
         if self.snapshot.autoload:
             self._load(self._target(trainer), Path(trainer.out))
 
@@ -122,13 +126,16 @@ class MultiNodeSnapshot(extension.Extension):
         with together(self.comm, "saving a snapshot"):
             if self.is_master and self.snapshot.condition():
                 self._write(trainer, dict(zip(sorted(self.replica_set), own, strict=True)))
-        # All sets have what was sealed before, so nobody will need the oldest ones.
-        if self.is_master:
+        if self._retains:
             self._remove_old(Path(trainer.out))
 
     def on_error(self, trainer: Trainer, exc: Exception, tb: Any) -> None:
-        """Save on this rank, if the snapshot is to; local, as other ranks may be well."""
-        if self.is_master and self.snapshot._snapshot_on_error:
+        """Save on this rank, if the snapshot is to; local, as other ranks may be well.
+
+        Not in place of what was saved of this iteration on all ranks.
+        """
+        saved = self._written == trainer.updater.iteration
+        if self.is_master and self.snapshot._snapshot_on_error and not saved:
             self._write(trainer, {self.comm.rank: capture_own(self._target(trainer))})
 
     def finalize(self) -> None:
@@ -153,11 +160,12 @@ class MultiNodeSnapshot(extension.Extension):
         writer = self.snapshot.writer
         if type(writer) is snapshot_writers.SimpleWriter and writer._savefun is npz.save_npz:
             storage.write(path, lambda p: storage.save_arrays(p, arrays), generation, time.time())
-            return
-        # Writers may be at work yet when they return, and training goes on: so they get copies.
-        self._unsealed.append(_Unsealed(path, generation, _stamp(path)))
-        writer(path.name, str(path.parent), {name: a.copy() for name, a in arrays.items()})
-        self._seal()
+        else:
+            # It may be at work yet when it returns, and training goes on: so it gets copies.
+            self._unsealed.append(_Unsealed(path, generation, _stamp(path)))
+            writer(path.name, str(path.parent), {name: a.copy() for name, a in arrays.items()})
+            self._seal()
+        self._written = generation.iteration
 
     def _seal(self) -> None:
         """Write manifests of files that were left to a writer and are there by now."""
@@ -167,11 +175,19 @@ class MultiNodeSnapshot(extension.Extension):
         self._unsealed = [left for left in self._unsealed if left not in done]
 
     def _remove_old(self, folder: Path) -> None:
-        keep = self.snapshot.n_retains
-        if keep > 0:
-            own = storage.manifests(folder, self._series, self._is_own)
-            old = storage.newest_first(own.values())[keep:]
-            storage.remove(folder, [manifest.file for manifest in old])
+        """Remove what is older than the latest that all sets have, as many as are kept; collective.
+
+        Of a writer that works aside one set may have files that another has not yet.
+        """
+        everyone = generations.find(self.comm, folder, self._series, self._is_own)
+        order = generations.in_order(everyone)
+        masters = [ranks[0] for ranks in self._sets]
+        complete = [g for g in order if all(g in everyone[rank] for rank in masters)]
+        keep, mine = self.snapshot.n_retains, everyone[self.comm.rank]
+        with together(self.comm, "removing old snapshots"):
+            if self.is_master and 0 < keep < len(order) and keep <= len(complete):
+                old = order[order.index(complete[keep - 1]) + 1 :]
+                storage.remove(folder, [mine[g].file for g in old if g in mine])
 
     def _is_own(self, name: str) -> bool:
         return name.endswith(f".{self.comm.rank}")
@@ -254,5 +270,6 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def _series(filename: Any) -> str:
     if callable(filename):
-        return f"{filename.__module__}.{filename.__qualname__}"
+        named = filename if hasattr(filename, "__qualname__") else type(filename)
+        return f"{named.__module__}.{named.__qualname__}"
     return filename

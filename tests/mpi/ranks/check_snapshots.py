@@ -206,6 +206,56 @@ def check_snapshot_of_a_model_and_on_error(comm):
         assert before != np.random.get_state()[1].tobytes()  # as build() seeded it
 
 
+def check_what_all_saved_is_not_replaced_on_error(comm):
+    with folder(comm) as path:
+        trainer = with_snapshots(comm, path, 1, [], snapshot_on_error=True)
+        break_off(trainer, 4)
+        with np.load(path / "snapshot_iter_4.0", allow_pickle=True) as saved:
+            ranks = {name.split("/")[1] for name in saved.files if name.startswith("nbmn.rank/")}
+        assert ranks == {str(rank) for rank in range(comm.size)}
+
+
+class Late(snapshot_writers.Writer):
+    """Writes when the next one is written, on one rank."""
+
+    def __init__(self, late):
+        super().__init__()
+        self.late, self.waiting = late, []
+
+    def __call__(self, filename, outdir, target):
+        self.waiting.append((filename, outdir, target))
+        while len(self.waiting) > self.late:
+            filename, outdir, target = self.waiting.pop(0)
+            self.save(filename, outdir, target, chainer.serializers.npz.save_npz)
+
+
+def check_retained_files_are_those_that_all_sets_have(comm):
+    """The writer of one set is one snapshot behind: nothing is removed that it needs."""
+    need_ranks(comm, 2)
+    with folder(comm) as path:
+        writer = Late(1 if comm.rank == 1 else 0)
+        trainer = with_snapshots(comm, path, 1, [0], writer=writer, n_retains=1)
+        break_off(trainer, 9)
+        assert files(comm, path) == [
+            *("snapshot_iter_6.0", "snapshot_iter_6.1", "snapshot_iter_8.0")
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert load_only(with_snapshots(comm, path, 2, [0])) == 6
+
+
+class Named:
+    def __call__(self, trainer):
+        return f"now_{trainer.updater.iteration}"
+
+
+def check_names_made_by_an_object(comm):
+    with folder(comm) as path:
+        break_off(with_snapshots(comm, path, 1, [], filename=Named()), 3)
+        assert files(comm, path) == ["now_2.0"]
+        assert load_only(with_snapshots(comm, path, 2, [], filename=Named())) == 2
+
+
 def check_one_rank_cannot_write(comm):
     def fails(trainer):
         raise OSError("disk full")

@@ -121,7 +121,8 @@ class MultiNodeCheckpointer(extension.Extension):
         # All ranks have it, so nobody will need the oldest ones.
         self.files = [name for name in self.files if name != file] + [file]
         if len(self.files) - self.cp_interval > self.gc_interval:
-            storage.remove(self._folder(), self.files[: -self.cp_interval])
+            with together(comm, "removing old checkpoints"):
+                storage.remove(self._folder(), self.files[: -self.cp_interval])
             self.files = self.files[-self.cp_interval :]
 
     def maybe_load(self, trainer: Any, optimizer: Any = None, path: Any = None) -> None:

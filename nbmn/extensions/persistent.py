@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import chainer
 import numpy as np
 from chainer.training import extension
 
@@ -122,10 +123,10 @@ def _places(model: Link) -> dict[str, tuple[Link, str]]:
 
 
 def _describe(value: Any) -> Kept | None:
-    dtype = getattr(value, "dtype", None)
-    if dtype is None or not hasattr(value, "shape") or np.dtype(dtype).kind not in "fc":
+    # NumPy's scalars are no arrays: they cannot be replaced in place, and stay as numbers do.
+    if not isinstance(value, chainer.get_array_types()) or np.dtype(value.dtype).kind not in "fc":
         return None
-    return Kept(tuple(value.shape), np.dtype(dtype).str)
+    return Kept(tuple(value.shape), np.dtype(value.dtype).str)
 
 
 def _contribution(place: tuple[Link, str], kept: Kept, xp: Any) -> Any:

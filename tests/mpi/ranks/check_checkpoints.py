@@ -189,6 +189,20 @@ def check_old_ones_are_removed(comm):
         assert not list(path.iterdir())
 
 
+def check_one_rank_cannot_remove_old_ones(comm):
+    with folder(comm) as path:
+        saver = checkpointer(comm, path, cp_interval=1, gc_interval=1)
+        target = chainer.links.Linear(1, 1)
+        for iteration in (1, 2):
+            saver.save(target, iteration)
+        comm.barrier()
+        if comm.rank == comm.size - 1:  # a folder cannot be unlinked
+            (path / f"run.{comm.rank}.1").unlink()
+            (path / f"run.{comm.rank}.1").mkdir()
+        with raises((OSError, RuntimeError), f"run.{comm.size - 1}.1"):
+            saver.save(target, 3)
+
+
 def check_names(comm):
     with folder(comm) as path:
         for bad in ("", "a/b"):

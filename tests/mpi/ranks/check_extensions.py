@@ -184,6 +184,7 @@ def check_persistents(comm):
     model.add_persistent("half", np.full(2, 60000 + 32 * comm.rank, np.float16))
     model.add_persistent("double", np.array(comm.rank + 2.0**-40))
     model.add_persistent("count", np.array([comm.rank]))
+    model.add_persistent("scalar", np.float32(comm.rank))
     model.add_persistent("text", f"rank {comm.rank}")
     model.bn.avg_mean[...] = [comm.rank, 1, -comm.rank]
     model.bn.avg_var[...] = comm.rank
@@ -198,7 +199,8 @@ def check_persistents(comm):
     np.testing.assert_array_equal(model.half, np.full(2, half))
     assert model.half.dtype == np.float16
     assert model.double == mean + 2.0**-40
-    assert (model.count[0], model.text, model.bn.N) == (
+    assert (model.count[0], model.scalar, model.text, model.bn.N) == (
+        comm.rank,
         comm.rank,
         f"rank {comm.rank}",
         100 + comm.rank,

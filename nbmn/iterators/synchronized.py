@@ -19,7 +19,7 @@ class ChainedOrder:
     """Shuffles by a seed and the order before, and by nothing else.
 
     So it does not matter how often, or how far ahead, an iterator asks, and a resumed run has the
-    order of an uninterrupted one.
+    order of an uninterrupted one. Begun anew with the same seed, the orders are the same.
     """
 
     def __init__(self, seed: int) -> None:
@@ -48,6 +48,13 @@ class SynchronizedIterator(chainer.dataset.Iterator):
         return next(self.actual_iterator)
 
     next = __next__
+
+    def reset(self) -> None:
+        """Begin anew, in a new order if it shuffles; local, to be called on all ranks."""
+        sampler = self.actual_iterator.order_sampler
+        if isinstance(sampler, ChainedOrder):
+            sampler.seed += 1
+        self.actual_iterator.reset()
 
     def finalize(self) -> None:
         """End the wrapped iterator; local."""

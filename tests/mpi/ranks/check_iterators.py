@@ -163,6 +163,19 @@ def check_synchronized_order(comm):
     assert another.next() != epochs[0]
 
 
+def check_synchronized_reset_begins_in_a_new_order(comm):
+    """As loops do that reset an iterator which does not repeat after each epoch."""
+    np.random.seed(comm.rank)
+    examples = SerialIterator(list(range(10)), 10, repeat=False, shuffle=True)
+    iterator = create_synchronized_iterator(examples, comm)
+    epochs = []
+    for _ in range(4):
+        epochs += list(iterator)
+        iterator.reset()
+    assert comm.allgather_obj(epochs) == [epochs] * comm.size
+    assert len(set(map(tuple, epochs))) == 4
+
+
 def check_synchronized_without_shuffling_keeps_the_order(comm):
     iterator = create_synchronized_iterator(SerialIterator(range(4), 2, shuffle=False), comm)
     assert [iterator.next() for _ in range(3)] == [[0, 1], [2, 3], [0, 1]]

@@ -79,15 +79,20 @@ def _abort() -> None:
     if MPI.Is_finalized():
         return
     world = MPI.COMM_WORLD
+    try:
+        _tell(f"rank {world.Get_rank()} of {world.Get_size()}")
+    finally:  # whatever the script has put in place of a stream
+        world.Abort(1)
+
+
+def _tell(rank: str) -> None:
     print(
-        f"\nnbmn: rank {world.Get_rank()} of {world.Get_size()} ends the job by MPI_Abort, because "
-        "of the exception above",
+        f"\nnbmn: {rank} ends the job by MPI_Abort, because of the exception above",
         file=sys.stderr,
     )
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
         _drain(stream)
-    world.Abort(1)
 
 
 def _drain(stream: TextIO, longest: float = 1.0) -> None:

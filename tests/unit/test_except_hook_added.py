@@ -36,6 +36,22 @@ def test_abort_even_if_the_hook_before_fails(quiet, monkeypatch):
     assert quiet == ["abort"]
 
 
+def test_abort_whatever_stands_for_a_stream(monkeypatch):
+    class Tee:
+        def write(self, text):
+            pass
+
+    aborted = []
+    world = types.SimpleNamespace(Get_rank=lambda: 0, Get_size=lambda: 2, Abort=aborted.append)
+    mpi = types.SimpleNamespace(Is_finalized=lambda: False, COMM_WORLD=world)
+    monkeypatch.undo()
+    monkeypatch.setattr("nbmn.communicators.runtime.mpi", lambda: mpi)
+    monkeypatch.setattr(sys, "stderr", Tee())
+    with pytest.raises(AttributeError):
+        global_except_hook._abort()
+    assert aborted == [1]
+
+
 def test_twice_is_once(quiet):
     global_except_hook.add_hook()
     once = sys.excepthook

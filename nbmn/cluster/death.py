@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from nbmn.cluster.ranks import name_ranks
 from nbmn.messages import RankInfo
@@ -32,18 +34,28 @@ def _mpiexec_said(logs: str) -> list[_Word]:
 
 
 def cause(
-    logs: str, ranks: Sequence[RankInfo], left: Sequence[int] = (), code: int | None = None
+    logs: str,
+    ranks: Sequence[RankInfo],
+    left: Mapping[int, int | None] = MappingProxyType({}),
+    code: int | None = None,
 ) -> str:
     """Who died of what, as far as mpiexec said.
 
     Parameters
     ----------
     left
-        Ranks seen to end before all others; several when they were not told apart.
+        Ranks seen to end before all others, with their wait status or None; several when they
+        were not told apart.
     code
         mpiexec's exit code; None while it runs.
     """
     pids = {info.rank: info.pid for info in ranks}
+    known = [status for status in left.values() if status is not None]
+    if len(left) == len(known) == 1:
+        status = known[0]
+        by_signal = os.WIFSIGNALED(status)
+        number = os.WTERMSIG(status) if by_signal else os.WEXITSTATUS(status)
+        return _obituary(_who(left, pids), number, by_signal)
     said = _mpiexec_said(logs)
     if said:
         # It may blame a rank that it ended itself: whom we saw leave first counts.
@@ -56,9 +68,13 @@ def cause(
     if not left:
         return "the ranks have ended"
     if code is None:
-        return f"{name_ranks(left)} exited, as by os._exit(0), and the others are of no use alone"
-    who = f"{name_ranks(left)} (pid {', '.join(str(pids[rank]) for rank in left)})"
-    return _obituary(who, code, by_signal=False)
+        who = name_ranks(list(left))
+        return f"{who} exited, as by os._exit(0), and the others are of no use alone"
+    return _obituary(_who(left, pids), code, by_signal=False)
+
+
+def _who(ranks: Collection[int], pids: Mapping[int, int]) -> str:
+    return f"{name_ranks(list(ranks))} (pid {', '.join(str(pids[rank]) for rank in ranks)})"
 
 
 def _obituary(who: str, code: int, by_signal: bool) -> str:

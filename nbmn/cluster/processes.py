@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -69,8 +68,9 @@ class Watch:
     """
 
     def __init__(self, ranks: Sequence[RankInfo]) -> None:
-        self.left: tuple[int, ...] = ()
-        """Ranks that ended before all others; several when they were not told apart."""
+        self.left: Mapping[int, int | None] = {}
+        """Ranks that ended before all others, with their wait status where the system
+        knows it; several when they were not told apart."""
         self.left_at: float | None = None
         """When they did (``time.monotonic``)."""
         self._ranks: dict[int, int] = {}
@@ -85,48 +85,44 @@ class Watch:
         for descriptor in self._ranks:
             poll.register(descriptor, select.POLLIN)
         first = [descriptor for descriptor, _ in poll.poll()] if self._ranks else []
-        self.left = first_to_go({self._ranks[d]: ending_of(d, d in first) for d in self._ranks})
+        self.left = first_to_go(
+            {self._ranks[d] for d in first}, {self._ranks[d]: status_of(d) for d in self._ranks}
+        )
         self.left_at = time.monotonic() if first else None
         for descriptor in self._ranks:
             os.close(descriptor)
 
 
-class Ending(enum.IntEnum):
-    """What the system knows of a process's end; whom to blame first comes first."""
+def first_to_go(
+    ended: Collection[int], statuses: Mapping[int, int | None]
+) -> dict[int, int | None]:
+    """Ranks that the others followed, with their wait statuses; pure.
 
-    BY_ITSELF = 0
-    UNKNOWN = 1
-    """It has left no trace."""
-    KILLED = 2
-    """By a signal, as mpiexec ends the others."""
-    NONE = 3
-    """It lives."""
-
-
-def first_to_go(endings: Mapping[int, Ending]) -> tuple[int, ...]:
-    """Ranks that the others followed; several when they cannot be told apart.
-
-    Their order tells nothing: one that began to exit, so that mpiexec killed the others,
-    may come to its end after those.
+    Parameters
+    ----------
+    ended
+        Ranks whose processes have come to their end.
+    statuses
+        Of ranks that have, or are about to; None where nothing is known.
     """
-    least = min(endings.values(), default=Ending.NONE)
-    return tuple(sorted(r for r, ending in endings.items() if ending == least != Ending.NONE))
+    # A rank that exits makes mpiexec kill the others, and may come to its end after them.
+    by_itself = {
+        rank for rank, status in statuses.items() if status is not None and os.WIFEXITED(status)
+    }
+    return {rank: statuses[rank] for rank in sorted(by_itself or ended)}
 
 
-def ending_of(descriptor: int, ended: bool) -> Ending:
-    """The state of the process of a pidfd, which may be just about to exit."""
-    otherwise = Ending.UNKNOWN if ended else Ending.NONE
+def status_of(descriptor: int) -> int | None:
+    """The wait status of a pidfd's process, which may be just about to exit; None if it lives."""
     try:
         with open(f"/proc/self/fdinfo/{descriptor}") as file:
             pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
-        flags, code = int(fields[6]), int(fields[49])  # see proc(5)
+        flags, status = int(fields[6]), int(fields[49])  # see proc(5)
     except (OSError, StopIteration, ValueError, IndexError):
-        return otherwise
-    if not flags & _PF_EXITING:
-        return otherwise
-    return Ending.KILLED if os.WIFSIGNALED(code) else Ending.BY_ITSELF
+        return None  # it has been waited for, and left no trace
+    return status if flags & _PF_EXITING else None
 
 
 _PF_EXITING = 0x4  # include/linux/sched.h

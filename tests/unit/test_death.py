@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from nbmn.cluster.death import cause
-from nbmn.cluster.processes import Ending, ending_of, first_to_go
+from nbmn.cluster.processes import first_to_go, status_of
 from nbmn.messages import RankInfo
 
 RANKS = [RankInfo(rank, 2, rank, "node", 100 + rank, "CPU", "") for rank in (0, 1)]
@@ -61,7 +61,7 @@ improperly. There are three reasons this could occur:
     ],
 )
 def test_cause(logs: str, left: tuple[int, ...], code: int | None, words: str) -> None:
-    assert cause(logs, RANKS, left, code).startswith(words)
+    assert cause(logs, RANKS, dict.fromkeys(left), code).startswith(words)
 
 
 def test_memory_is_hinted_at_for_sigkill_only() -> None:
@@ -69,34 +69,41 @@ def test_memory_is_hinted_at_for_sigkill_only() -> None:
     assert "memory" not in cause(OPEN_MPI, RANKS)
 
 
+EXITED_3, KILLED = 3 << 8, 9
+
+
 @pytest.mark.parametrize(
-    ("endings", "left"),
+    ("ended", "statuses", "left"),
     [
-        ([Ending.NONE, Ending.NONE], ()),
-        ([Ending.NONE, Ending.UNKNOWN], (1,)),
+        ([], {0: None, 1: None}, {}),
+        ([1], {0: None, 1: None}, {1: None}),
+        ([1], {0: KILLED, 1: None}, {1: None}),
+        ([1], {0: KILLED, 1: KILLED}, {1: KILLED}),
         # Killed by mpiexec, and at its end before the one that made it do so.
-        ([Ending.KILLED, Ending.BY_ITSELF], (1,)),
-        ([Ending.UNKNOWN, Ending.BY_ITSELF, Ending.NONE], (1,)),
-        ([Ending.KILLED, Ending.UNKNOWN], (1,)),
-        ([Ending.KILLED, Ending.KILLED], (0, 1)),
+        ([0], {0: KILLED, 1: EXITED_3}, {1: EXITED_3}),
+        ([0], {0: None, 1: 0}, {1: 0}),
+        ([0, 1], {0: KILLED, 1: KILLED}, {0: KILLED, 1: KILLED}),
     ],
 )
-def test_who_went_first(endings, left):
-    assert first_to_go(dict(enumerate(endings))) == left
+def test_who_went_first(ended, statuses, left):
+    assert first_to_go(ended, statuses) == left
 
 
 @pytest.mark.parametrize(
-    ("code", "ending"),
-    [
-        ("import os; os._exit(3)", Ending.BY_ITSELF),
-        ("import os; os.kill(os.getpid(), 9)", Ending.KILLED),
-    ],
+    ("code", "status"),
+    [("import os; os._exit(3)", EXITED_3), ("import os; os.kill(os.getpid(), 9)", KILLED)],
 )
-def test_how_a_process_ended(code, ending):
+def test_how_a_process_ended(code, status):
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         descriptor = os.pidfd_open(process.pid)
         assert select.select([descriptor], [], [], 10)[0]
-        assert ending_of(descriptor, True) == ending  # not waited for yet
+        assert status_of(descriptor) == status  # not waited for yet
         process.wait()
-        assert ending_of(descriptor, True) == Ending.UNKNOWN
+        assert status_of(descriptor) is None
         os.close(descriptor)
+
+
+def test_what_the_system_knows_counts_more_than_what_mpiexec_says():
+    logs = MPICH.format(pid=100, code=9) + BY_SIGNAL
+    assert cause(logs, RANKS, {1: EXITED_3}, 9).startswith("rank 1 (pid 101) exited with code 3")
+    assert cause("", RANKS, {1: KILLED}, 3).startswith("rank 1 (pid 101) was killed by SIGKILL")

@@ -62,9 +62,14 @@ def expect_means(model, size, step, total=None):
         np.testing.assert_allclose(param.grad, expected, rtol=tight, atol=tight)
 
 
+def average(link, backend, model, **terms):
+    gradients = models.collect(model, False)
+    return models.average(link, backend, gradients, models.Terms(False, **terms))
+
+
 def step(comm, link, backend, model, number):
     fill(model, comm.rank, number)
-    models.average(link, backend, model, False)
+    average(link, backend, model)
     expect_means(model, comm.size, number)
 
 
@@ -103,7 +108,7 @@ def check_changing_and_several_models(comm):
         for n, net in enumerate(nets):
             fill(net, comm.rank, 100 * n + number)
         for n, net in enumerate(nets):
-            models.average(*sides[(number + n) % 2], net, False)
+            average(*sides[(number + n) % 2], net)
         for n, net in enumerate(nets):
             # The others' averagings have not touched it.
             expect_means(net, comm.size, 100 * n + number)
@@ -128,11 +133,11 @@ def check_a_mean_of_means(comm):
     model = build()
     step(comm, link, backend, model, 7)
     for _ in range(3):  # the gradients lie in the window already
-        models.average(link, backend, model, False)
+        average(link, backend, model)
         expect_means(model, comm.size, 7)
     for param in parameters(model):
         param.grad *= comm.rank + 1  # in place, as hooks do; nobody else may see it
-    models.average(link, backend, model, False)
+    average(link, backend, model)
     for param in parameters(model):
         param.grad /= (comm.size + 1) / 2
     expect_means(model, comm.size, 7)
@@ -162,7 +167,7 @@ def check_shared_and_read_only_arrays(comm):
         d.grad = np.full(d.shape[::-1], comm.rank, np.float32).T
         if comm.rank == 0:
             b.grad = np.full(b.shape, 10, np.float32)
-        models.average(link, backend, model, False)
+        average(link, backend, model)
         for param in (a, c, d):
             np.testing.assert_allclose(param.grad, (comm.size - 1) / 2)
         others = sum(range(1, comm.size))
@@ -176,7 +181,7 @@ def check_missing_gradients(comm):
         fill(model, comm.rank, 5)
         if comm.rank == skipped:
             model.cleargrads()
-        models.average(link, backend, model, False)
+        average(link, backend, model)
         for n, param in enumerate(parameters(model)):
             others = [r for r in range(comm.size) if r != skipped]
             total = sum((values(param, r, 5, n) for r in others), np.zeros_like(param.array))
@@ -193,7 +198,7 @@ def check_share_of_ranks(comm):
     for _ in range(2):
         fill(model, comm.rank, 5)
         share = models.Share(comm.rank != 0, comm.size - 1)
-        models.average(link, backend, model, False, share=share)
+        average(link, backend, model, share=share)
         for n, param in enumerate(parameters(model)):
             total = sum(values(param, r, 5, n) for r in range(1, comm.size))
             np.testing.assert_allclose(param.grad, total / (comm.size - 1), rtol=1e-5, atol=1e-6)
@@ -204,7 +209,7 @@ def check_wire(comm):
     model = build()
     for _ in range(2):
         fill(model, comm.rank, 6)
-        models.average(link, backend, model, False, wire="f2")
+        average(link, backend, model, wire="f2")
         for n, param in enumerate(parameters(model)):
             rounded = [values(param, r, 6, n).astype("f2").astype("f4") for r in range(comm.size)]
             assert param.grad.dtype == np.float32
@@ -328,7 +333,7 @@ def check_after_an_interrupt(comm):
         else:
             link.timeout = 0.05
         try:
-            models.average(link, backend, model, False)
+            average(link, backend, model)
         except (RuntimeError, TimeoutError):
             pass
         else:

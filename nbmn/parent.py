@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -57,18 +58,27 @@ def this_process() -> Parent:
     return Parent(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
 
-def watch_from_environment() -> None:
-    """Start the watching thread, if the environment names a parent on this host."""
+def watch_from_environment(last: Callable[[], None] = lambda: None) -> None:
+    """Start the watching thread, if the environment names a parent on this host.
+
+    Parameters
+    ----------
+    last
+        Called before this process ends for want of its parent.
+    """
     text = os.environ.get(VARIABLE)
     if not text:
         return
     parent = Parent.decode(text)
     if parent.is_local:
-        threading.Thread(target=_watch, args=(parent,), name="nbmn-parent", daemon=True).start()
+        threading.Thread(
+            target=_watch, args=(parent, last), name="nbmn-parent", daemon=True
+        ).start()
 
 
-def _watch(parent: Parent) -> None:
+def _watch(parent: Parent, last: Callable[[], None]) -> None:
     while parent.is_alive():
         time.sleep(PERIOD)
+    last()
     # No clean-up: an engine may be stuck in native code, and nobody is left to read a message.
     os._exit(1)

@@ -1,13 +1,43 @@
 """ipyparallel's controller, ended with the notebook that started it."""
 
-import os
+from __future__ import annotations
 
-from nbmn.parent import watch_from_environment
+import os
+import time
+
+import psutil
+
+from nbmn.parent import VARIABLE, watch_from_environment
+
+GRACE = 1.0
+"""Seconds that ranks have to see for themselves that the notebook is gone."""
+
+
+def end_ranks() -> None:
+    """Kill what is left of this notebook's ranks and mpiexec on this host.
+
+    A rank whose native code holds the interpreter, as starting MPI does, cannot end itself.
+    """
+    time.sleep(GRACE)
+    notebook = os.environ[VARIABLE]
+    for process in psutil.process_iter():
+        try:
+            if (
+                process.environ().get(VARIABLE) == notebook and "nbmn.engine" in process.cmdline()
+            ):  # mpiexec has both too
+                process.kill()
+        except psutil.Error:
+            continue  # it has ended, or is somebody else's
+
+
+def watch() -> None:
+    watch_from_environment(end_ranks)
+
 
 if __name__ == "__main__":
-    watch_from_environment()
+    watch()
     # The controller forks its heart monitor, and a fork takes no threads along.
-    os.register_at_fork(after_in_child=watch_from_environment)
+    os.register_at_fork(after_in_child=watch)
     from ipyparallel.controller.app import main
 
     main()

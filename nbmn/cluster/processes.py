@@ -32,6 +32,18 @@ def processes_of(cluster: Any) -> list[psutil.Process]:
     return found
 
 
+def count_ranks(cluster: Any) -> int:
+    """How many ranks of the cluster run on this host."""
+    launched = [launcher.process for launcher in cluster.engines.values()]
+    count = 0
+    for process in processes_of(cluster):
+        try:
+            count += "nbmn.engine" in process.cmdline() and process not in launched  # mpiexec
+        except psutil.NoSuchProcess:
+            continue
+    return count
+
+
 def uninterrupted(work: Callable[[], None]) -> None:
     """Do work to its end, whatever the person presses; a KeyboardInterrupt is raised after it."""
     thread = threading.Thread(target=work, name="nbmn-cleanup")

@@ -15,7 +15,7 @@ from ipyparallel.error import CompositeError, RemoteError
 from nbmn.cluster.errors import StartError
 from nbmn.cluster.launch import Plan, check, find_mpiexec, make_cluster
 from nbmn.cluster.listener import Listener
-from nbmn.cluster.processes import processes_of, shut_down, uninterrupted
+from nbmn.cluster.processes import count_ranks, processes_of, shut_down, uninterrupted
 from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.session import Session
 from nbmn.cluster.tables import StartProgress
@@ -68,6 +68,27 @@ def start(plan: Plan, progress: OnProgress = lambda now: None) -> Session:
         raise
 
 
+class RollCall:
+    """Notices that there are fewer ranks than there were: mpiexec may be stuck as well."""
+
+    PERIOD = 1.0
+    """Seconds between two counts; only two in a row tell, for forks come and go."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._complete = False
+        self._short = 0
+        self._counted = 0.0
+
+    def is_short(self, now: float, count: Callable[[], int]) -> bool:
+        """Whether a rank on this host has ended; counts now and then."""
+        if now - self._counted >= self.PERIOD:
+            self._counted, here = now, count()
+            self._complete |= here >= self._ranks
+            self._short = self._short + 1 if self._complete and here < self._ranks else 0
+        return self._short >= 2
+
+
 def _undo(cluster: Any, client: Client | None, listener: Listener) -> None:
     if client is not None:
         client.close()
@@ -91,12 +112,18 @@ def _await_engines(cluster: Any, client: Client, plan: Plan, progress: OnProgres
     ready: Future[None] = client.wait_for_engines(plan.ranks, block=False, interactive=False)
     deadline = time.monotonic() + plan.timeout
     shown = -1
+    roll = RollCall(plan.ranks)
     while not ready.done():
         count = len(client.ids)
         if count != shown:
             shown, deadline = count, time.monotonic() + plan.timeout
             progress(StartProgress(plan.ranks, frozenset(client.ids), step="loading ranks"))
         _require_running(cluster)
+        if roll.is_short(time.monotonic(), lambda: count_ranks(cluster)):
+            raise StartError(
+                "a rank ended while it started, and mpiexec did not notice. "
+                f"The ranks' log ends:\n{_log_tail(cluster)}"
+            )
         if time.monotonic() > deadline:
             raise StartError(
                 f"{count} of {plan.ranks} ranks came up and no more did for {plan.timeout:g} s. "

@@ -86,6 +86,23 @@ def test_failing_engine_is_reported_with_its_log(fresh: Notebook, tmp_path: Path
     wait_until(lambda: all_gone(fresh.descendants()), 5, "the failed start is cleared")
 
 
+def test_rank_that_ends_unnoticed_while_it_starts(fresh: Notebook, tmp_path: Path) -> None:
+    # As when it is killed while others are in MPI_Init: mpiexec, and they, wait for ever.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if 'nbmn.engine' in sys.orig_argv:\n"
+        "    if os.environ.get('PMI_RANK') == '1':\n"
+        "        os.kill(os.getppid(), 19)\n"
+        "        time.sleep(2)\n"
+        "        os._exit(0)\n"
+        "    time.sleep(60)\n"
+    )
+    fresh.check(f"import os; os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
+    ran = fresh.run("%mn_start 2", seconds=30)
+    assert "a rank ended while it started" in ran.error
+    wait_until(lambda: not fresh.descendants(), 10, "no process is left")
+
+
 def test_failing_controller_is_reported(fresh: Notebook) -> None:
     fresh.check("import os; os.environ['PYTHONHOME'] = '/nowhere'")
     ran = fresh.run("%mn_start 2")
@@ -129,6 +146,20 @@ def test_death_of_the_kernel_reaps_everything(how: signal.Signals) -> None:
         notebook.client.stop_channels()
         os.kill(notebook.pid, how)
         wait_until(lambda: all_gone(processes), 6, "engines, mpiexec and controller are reaped")
+    finally:
+        notebook.manager.shutdown_kernel(now=True)
+
+
+def test_ranks_that_hold_the_interpreter_are_reaped_too() -> None:
+    notebook = Notebook()
+    try:
+        notebook.check("%load_ext nbmn\n%mn_start 2")
+        processes = notebook.descendants()
+        notebook.check("%%mn --bg\nimport ctypes\nprint('in')\nctypes.PyDLL(None).sleep(60)")
+        wait_until(lambda: "silent for" in notebook.check("%mn_status").text, 15, "both are silent")
+        notebook.client.stop_channels()
+        os.kill(notebook.pid, signal.SIGKILL)
+        wait_until(lambda: all_gone(processes), 10, "engines, mpiexec and controller are reaped")
     finally:
         notebook.manager.shutdown_kernel(now=True)
 

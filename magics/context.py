@@ -11,8 +11,8 @@ from IPython.core.magic import Magics
 from IPython.display import display
 
 from nbmn.cluster import ClusterError, NoRanksError, Session
-from nbmn.cluster.ranks import parse_ranks
 from nbmn.cluster.tables import Bundle
+from nbmn.ranks import name_ranks, parse_ranks
 
 
 class Context:
@@ -48,6 +48,19 @@ class Context:
             return parse_ranks(" ".join(words), self.require_session().size)
         except ValueError as error:
             raise ClusterError(str(error)) from None
+
+    def choose_rank(self, word: str) -> int:
+        """The one rank a person typed.
+
+        Raises
+        ------
+        ClusterError
+            They typed something else.
+        """
+        ranks = self.choose_ranks([word])
+        if len(ranks) > 1:
+            raise ClusterError(f"{word} is {name_ranks(ranks)}; name one rank")
+        return ranks[0]
 
     def stop(self) -> bool:
         """Stop the session, if there is one."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psutil
@@ -73,11 +74,24 @@ class Watch:
         self.left_at: float | None = None
         """When they did (``time.monotonic``)."""
         self._ranks: dict[int, int] = {}
+        self._processes = {info.rank: process for info in ranks if (process := _process(info))}
         for info in ranks:
             descriptor = _open(info)
             if descriptor is not None:
                 self._ranks[descriptor] = info.rank
         threading.Thread(target=self._run, name="nbmn-processes", daemon=True).start()
+
+    def kill(self, ranks: Iterable[int]) -> list[int]:
+        """Kill ranks that are on this host; returns which those are."""
+        killed = []
+        for rank in ranks:
+            process = self._processes.get(rank)
+            if process is not None:
+                # psutil makes sure that it is still the same process.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+                killed.append(rank)
+        return killed
 
     def _run(self) -> None:
         poll = select.poll()
@@ -88,6 +102,16 @@ class Watch:
         self.left_at = time.monotonic() if first else None
         for descriptor in self._ranks:
             os.close(descriptor)
+
+
+def _process(info: RankInfo) -> psutil.Process | None:
+    """A rank's process, if it is on this host."""
+    if info.host != socket.gethostname():
+        return None
+    try:
+        return psutil.Process(info.pid)
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _open(info: RankInfo) -> int | None:

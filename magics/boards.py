@@ -37,9 +37,7 @@ class RunArea:
 
     def _receive(self, records: list[Record]) -> None:
         mine = [
-            record
-            for record in records
-            if record.run == self._run and not isinstance(record, Said)
+            record for record in records if record.run == self._run and not isinstance(record, Said)
         ]
         if not mine:
             return

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "datasets": {"communicators"},
     "extensions": {"communicators"},
     "optimizers": {"communicators"},
-    "engine": {"nbmn", "communicators", *SHARED},
+    "engine": {"nbmn", "communicators", "compat", *SHARED},
     "dashboard": {"compat", "records"},
     # The notebook names functions of the rank's side, to have them called there.
     "cluster": {"nbmn", "engine", *SHARED},

@@ -10,15 +10,18 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def redirected(enter: Callable[[FrameType], None]) -> Iterator[None]:
+def redirected(enter: Callable[[FrameType], None], ipdb: Any) -> Iterator[None]:
     """Have all calls that open a debugger call ``enter`` with the caller's frame.
 
     These are ``breakpoint()``, and ``set_trace()`` of pdb, IPython and ipdb: the hook that
     Python has for it serves the first only.
+
+    Parameters
+    ----------
+    ipdb
+        IPython's debugger class, of which ``ipdb`` makes use as well.
     """
     import pdb
-
-    from IPython.core.debugger import Pdb
 
     def hook(*args: Any, **kwargs: Any) -> None:
         enter(sys._getframe(1))
@@ -26,9 +29,9 @@ def redirected(enter: Callable[[FrameType], None]) -> Iterator[None]:
     def method(self: Any, frame: FrameType | None = None, **kwargs: Any) -> None:
         enter(frame or sys._getframe(1))
 
-    before = sys.breakpointhook, pdb.set_trace, Pdb.set_trace
-    sys.breakpointhook, pdb.set_trace, Pdb.set_trace = hook, hook, method  # type: ignore
+    before = sys.breakpointhook, pdb.set_trace, ipdb.set_trace
+    sys.breakpointhook, pdb.set_trace, ipdb.set_trace = hook, hook, method  # type: ignore
     try:
         yield
     finally:
-        sys.breakpointhook, pdb.set_trace, Pdb.set_trace = before  # type: ignore
+        sys.breakpointhook, pdb.set_trace, ipdb.set_trace = before  # type: ignore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from nbmn.records import Record, Said
 
 TICK = 0.1
 """Seconds that the rest of a line has to arrive, before its beginning is shown."""
+MOST = 1000
+"""Pieces of text that are shown in one go."""
 LAST_WORDS = 1.0
 """Seconds that a rank's last words have to arrive, when the run has ended."""
 
@@ -62,27 +65,39 @@ class Prompt:
         Exception
             What ``input`` raises where the front end has none.
         """
-        begun = ""
+        begun = ""  # of a line, which may be a prompt
         patience = LAST_WORDS
         while patience > 0:
-            try:
-                said = self._news.get(timeout=TICK)
-            except queue.Empty:
-                _show(begun)
-                begun = ""
-                patience -= TICK if run.done() else 0
-                continue
-            above, newline, begun = (begun + said.text).rpartition("\n")
+            text, last = self._hear()
+            above, newline, rest = (begun + text).rpartition("\n")
             _show(above + newline)
-            if said.question:
+            begun = rest
+            if last is not None and last.question:
                 answer = self._ask(begun, run)
                 begun = ""
                 if answer is None:
                     break
-                self._line.answer(self._rank, self._run, said.question, answer)
-            if said.last:
+                self._line.answer(self._rank, self._run, last.question, answer)
+            elif last is not None and last.last:
                 break
+            elif not text:
+                _show(begun)
+                begun = ""
+                patience -= TICK if run.done() else 0
         _show(begun)
+
+    def _hear(self) -> tuple[str, Said | None]:
+        """What the rank says, up to a question or the end, if that has come; waits a moment."""
+        pieces: list[str] = []
+        with contextlib.suppress(queue.Empty):
+            wait = TICK
+            while len(pieces) < MOST:
+                said = self._news.get(timeout=wait)
+                pieces.append(said.text)
+                if said.question or said.last:
+                    return "".join(pieces), said
+                wait = 0.0
+        return "".join(pieces), None
 
     def _ask(self, prompt: str, run: Run) -> str | None:
         """A line with its newline; empty at the end of input, None if the run ends meanwhile."""

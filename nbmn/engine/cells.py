@@ -72,12 +72,15 @@ class _NoKeyboard(io.TextIOBase):
     read = readline
 
 
+class BreakpointError(RuntimeError):
+    """A breakpoint in a cell that opens no prompt."""
+
+
 def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
     if os.environ.get("PYTHONBREAKPOINT") == "0":
         return
-    __tracebackhide__ = True
     rank = reporter().rank
-    raise RuntimeError(
+    raise BreakpointError(
         f"breakpoint() on a rank needs a prompt: run the cell with %%mn --debug {rank} (the rank "
         "to be debugged; the others pass their breakpoints by)"
     )
@@ -167,6 +170,8 @@ def _pickle(value: Any) -> bytes:
 def summarise(shell: InteractiveShell, error: BaseException) -> CellError:
     """An exception as text; never raises, whatever the exception's own methods do."""
     kind = type(error)
+    if isinstance(error, BreakpointError):
+        return CellError(kind.__name__, message_of(error), failing_line(error.__traceback__))
     if isinstance(error, bdb.BdbQuit):
         where = str(error) or failing_line(error.__traceback__)
         return CellError(kind.__name__, "the debugger was left", where)

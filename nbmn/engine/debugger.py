@@ -21,7 +21,7 @@ from nbmn.engine.lines import cell_label, describe, failing_line
 from nbmn.engine.reporter import Reporter
 
 _OURS = frozenset({"nbmn", "IPython", "ipykernel", "ipyparallel"})
-"""Packages into whose functions no step goes: they run the cell, and carry the prompt."""
+"""Packages into which no step goes: they run the cell, show its value, and carry the prompt."""
 
 
 class RankDebugger(Pdb):
@@ -166,7 +166,7 @@ class _Interpreter(code.InteractiveConsole):
 def breakpoints(line: Reporter, rank: int) -> Iterator[None]:
     """Open the prompt at each ``breakpoint()``, if this is that rank; else skip them. Local."""
     if line.rank != rank:
-        with redirected(lambda frame: None):
+        with redirected(lambda frame: None, Pdb):
             yield
         return
     console = Console(line)
@@ -186,7 +186,7 @@ def breakpoints(line: Reporter, rank: int) -> Iterator[None]:
 
         trace = sys.gettrace()
         try:
-            with redirected(enter):
+            with redirected(enter, Pdb):
                 yield
         finally:
             sys.settrace(trace)
@@ -233,12 +233,12 @@ def _is_statement(frame: FrameType) -> bool:
 
 def _is_users(frame: FrameType) -> bool:
     """Whether it is a cell's, or was called by one."""
-    if _package(frame) in _OURS:
-        return False
     outer: FrameType | None = frame
-    while outer is not None and not _is_cell(outer.f_code):
+    while outer is not None and _package(outer) not in _OURS:
+        if _is_cell(outer.f_code):
+            return True
         outer = outer.f_back
-    return outer is not None
+    return False
 
 
 def _outside(frame: FrameType) -> list[FrameType]:

@@ -195,10 +195,11 @@ def fewer(
         return ""
     if not less:
         return f"{name_ranks(culprits)} did not call {line}: all ranks must"
-    missing = more - less
-    often = "once less" if missing == 1 else f"{missing} times less"
-    iterations = "one fewer iteration" if missing == 1 else f"{missing} fewer iterations"
-    return f"{name_ranks(culprits)} called {line} {often} than {name_ranks(waiting)}: {iterations}"
+    often = "once" if more - less == 1 else f"{more - less} times"
+    return (
+        f"{name_ranks(culprits)} called {line} {often} less than {name_ranks(waiting)}: "
+        "at least one fewer iteration"
+    )
 
 
 def describe_wait(state: RankState) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nbmn.debug import probe
 from nbmn.debug.diagnosis import Diagnosis, fewer
-from nbmn.debug.states import Heard, RankState, ended, in_cell
+from nbmn.debug.states import Heard, RankState, ended, in_cell, outside
 from nbmn.debug.waits import need
 from nbmn.messages import CellError, RankInfo
 from nbmn.records import Frame
@@ -51,15 +51,11 @@ def look(
             continue
         answer = answers.get(rank)
         if answer is None:
-            # Not of this cell: what is known is when it became idle.
-            since = heard.since if heard is not None else 0.0
-            state = ended(rank, run, "", "", 0.0, heard)
-            previous = heard.previous if heard is not None else 0.0
-            states[rank] = replace(state, changed=since, confirmed=previous)
-        else:
-            error = answer.error
-            name, where = (error.name, error.where) if error is not None else ("", "")
-            states[rank] = ended(rank, run, name, where, answer.time, heard)
+            states[rank] = outside(rank, heard)
+            continue
+        error = answer.error
+        name, where = (error.name, error.where) if error is not None else ("", "")
+        states[rank] = ended(rank, run, name, where, answer.time, heard)
     return states
 
 

@@ -78,11 +78,11 @@ def deadlock(states: States) -> Diagnosis | None:
     waiting = stuck(states)
     if not waiting:
         return None
-    concerned = [states[rank] for rank in waiting | behind(waiting, states)]
+    ended = [state for rank in behind(waiting, states) if (state := states[rank]).ended]
+    concerned = [*(states[rank] for rank in waiting), *ended]
     changed = max(state.changed for state in concerned)
     if any(state.confirmed <= changed for state in concerned):
         return None
-    ended = [state for state in concerned if state.ended]
     waits = tuple(states[rank] for rank in sorted(waiting))
     for state, explain in _ENDED.items():
         culprits = sorted((s for s in ended if s.state == state), key=lambda s: s.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -40,7 +41,8 @@ class RankState:
     changed: float = 0.0
     """When the newest of this became known (``time.monotonic``)."""
     confirmed: float = 0.0
-    """When it was last heard that this is so, and heard again since."""
+    """When it was last heard that this is so, and heard again since; infinite of one that has
+    ended and was heard of since."""
 
     @property
     def ended(self) -> bool:
@@ -100,21 +102,28 @@ def in_cell(rank: int, run: str, heard: Heard | None, now: float) -> RankState:
 def ended(
     rank: int, run: str, error: str, where: str, answered: float, heard: Heard | None
 ) -> RankState:
-    """The state of a rank that has answered, at the time ``answered``, or was never asked (0).
+    """The state of a rank that has ended the run of that name, at the time ``answered``.
 
     Parameters
     ----------
     error, where
         The exception's name and line; empty if it raised none.
     """
-    state = "outside" if not answered else "failed" if error else "done"
     after = heard is not None and heard.beat.run != run and heard.arrived > answered
     return RankState(
         rank,
-        state,
+        "failed" if error else "done",
         where,
         error=error,
         begun=heard.beat.begun if heard is not None else {},
         changed=answered,
-        confirmed=heard.arrived if heard is not None and after else 0.0,
+        confirmed=math.inf if after else 0.0,
     )
+
+
+def outside(rank: int, heard: Heard | None) -> RankState:
+    """The state of a rank that runs no cell, and was not sent this one."""
+    if heard is None or heard.beat.run:
+        return RankState(rank, "outside")
+    begun = heard.beat.begun
+    return RankState(rank, "outside", begun=begun, changed=heard.since, confirmed=math.inf)

@@ -128,6 +128,38 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which a rank did one thing."""
+
+    name: str
+    """A phase such as ``forward``, or a collective or message such as ``allreduce``."""
+    begin: float
+    """``time.monotonic()`` of the rank's host."""
+    end: float | None
+    """None while it lasts."""
+    where: str
+    """The user's line, such as ``cell [12] line 3``."""
+    link: str = ""
+    """Names the communicator; empty for a phase."""
+    number: int = 0
+    """Counts the collectives on that communicator, alike on all ranks; 0 for messages."""
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What a rank did in its last steps: the answer to the question for it."""
+
+    rank: int
+    run: str
+    time: float
+    clock: float
+    """``time.monotonic()`` of the rank's host at ``time``."""
+    spans: tuple[Span, ...]
+    """By begin."""
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """What a rank that is debugged has printed, or a question to the person."""
 
@@ -141,11 +173,11 @@ class Said:
     """Whether nothing comes after it."""
 
 
-Record = RunStarted | Step | RunEnded | Heartbeat | Stack | Said
+Record = RunStarted | Step | RunEnded | Heartbeat | Stack | Timeline | Said
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
-    for kind in (RunStarted, Step, RunEnded, Heartbeat, Stack, Said, Wait, Frame)
+    for kind in (RunStarted, Step, RunEnded, Heartbeat, Stack, Said, Timeline, Wait, Frame, Span)
 }
 # Not dataclasses.astuple: it copies deeply, ten times slower, and ranks encode every step.
 _FIELDS = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KINDS.values()}

@@ -19,7 +19,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from nbmn.debug.states import Heard
 from nbmn.messages import Endpoint
-from nbmn.records import Heartbeat, Record, Stack, decode
+from nbmn.records import Heartbeat, Record, Stack, Timeline, decode
 
 PING = 1.0
 """Seconds between two pings to each rank."""
@@ -36,6 +36,8 @@ class Listener:
         self.beats: dict[int, Heard] = {}
         self.stacks: dict[int, Stack] = {}
         """The newest answer of each rank to :meth:`ask_where`."""
+        self.timelines: dict[int, Timeline] = {}
+        """The newest answer of each rank to :meth:`ask_trace`."""
         self.malformed = 0
         """Messages that were no records; they are dropped."""
         self._subscribers: tuple[Subscriber, ...] = ()
@@ -77,6 +79,12 @@ class Listener:
             self.stacks.pop(rank, None)
             self._commands.append((str(rank).encode(), b"where"))
 
+    def ask_trace(self, ranks: Iterable[int], steps: int) -> None:
+        """Ask ranks for their last steps; answers come to :attr:`timelines`."""
+        for rank in ranks:
+            self.timelines.pop(rank, None)
+            self._commands.append((str(rank).encode(), b"trace", str(steps).encode()))
+
     def answer(self, rank: int, run: str, question: int, text: str) -> None:
         """Send what the person typed to a rank that has asked."""
         data = run.encode(), str(question).encode(), text.encode(errors="replace")
@@ -116,7 +124,9 @@ class Listener:
                 self.beats[record.rank] = heard
             elif isinstance(record, Stack):
                 self.stacks[record.rank] = record
-        told = [record for record in records if not isinstance(record, Stack)]
+            elif isinstance(record, Timeline):
+                self.timelines[record.rank] = record
+        told = [record for record in records if not isinstance(record, (Stack, Timeline))]
         for subscriber in self._subscribers if told else ():
             try:
                 subscriber(told)

@@ -74,6 +74,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     from nbmn.engine.blackbox import BlackBox
     from nbmn.engine.cells import prepare_shell
     from nbmn.engine.reporter import reporter
+    from nbmn.engine.tracing import Tracer
     from nbmn.engine.transfer import channel
     from nbmn.engine.where import Lookout
     from nbmn.parent import VARIABLE, Parent
@@ -89,7 +90,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     shell.user_ns.update(names)
 
     line, box = reporter(), BlackBox()
-    line.lookout, line.alive = Lookout(world()), box.alive
+    line.lookout, line.tracer, line.alive = Lookout(world()), Tracer(world()), box.alive
     line.connect(comm.rank, endpoint, expect_pings=not _notebook_is_here(VARIABLE, Parent))
     return RankInfo(
         rank=comm.rank,

@@ -26,8 +26,10 @@ from nbmn.records import (
     RunEnded,
     RunStarted,
     Said,
+    Span,
     Stack,
     Step,
+    Timeline,
     Wait,
     encode,
 )
@@ -54,6 +56,12 @@ class Lookout(Protocol):
     def stack(self) -> tuple[Frame, ...]: ...
 
 
+class Tracer(Protocol):
+    """Tells what the main thread did; as :class:`nbmn.engine.tracing.Tracer`."""
+
+    def spans(self, steps: int) -> tuple[Span, ...]: ...
+
+
 class Console(Protocol):
     """Where the person types; as :class:`nbmn.engine.console.Console`."""
 
@@ -75,6 +83,8 @@ class Reporter:
     def __init__(self) -> None:
         self.rank = 0
         self.lookout: Lookout | None = None
+        """Asked by the thread."""
+        self.tracer: Tracer | None = None
         """Asked by the thread."""
         self.console: Console | None = None
         """While this rank is debugged."""
@@ -228,6 +238,8 @@ class Reporter:
                     self._answer(*arguments)
                 elif command == b"where":
                     socket.send(encode([self.stack()]))
+                elif command == b"trace":
+                    socket.send(encode([self.timeline(int(arguments[0]))]))
             elif expect_pings and time.monotonic() - heard > SILENCE:
                 os._exit(1)
 
@@ -269,6 +281,11 @@ class Reporter:
             )
         where, blocked = (look.line(), look.blocked()) if run else ("", "")
         return replace(beat, where=where, seconds=seconds, blocked=blocked, begun=begun)
+
+    def timeline(self, steps: int) -> Timeline:
+        """What this rank did in its last steps; may be called by any thread."""
+        spans = self.tracer.spans(steps) if self.tracer is not None else ()
+        return Timeline(self.rank, self._run, time.time(), time.monotonic(), spans)
 
     def stack(self) -> Stack:
         """Where this rank is at this moment; may be called by any thread."""

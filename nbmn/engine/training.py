@@ -11,6 +11,7 @@ from chainer.training.triggers import IntervalTrigger
 from IPython import get_ipython
 
 from nbmn.engine.reporter import Reporter, reporter
+from nbmn.phases import phases
 
 NAME = "nbmn_live_report"
 
@@ -30,6 +31,7 @@ class LiveReport(Extension):
         self._line = line
 
     def __call__(self, trainer: Trainer) -> None:
+        phases().reach()
         updater = trainer.updater
         self._line.step(
             {name: value for name, value in trainer.observation.items() if _is_scalar(value)},
@@ -37,6 +39,7 @@ class LiveReport(Extension):
             iteration=updater.iteration,
             epoch=getattr(updater, "epoch_detail", None),
         )
+        phases().mark("data")
 
 
 def train(trainer: Any, name: str = "trainer") -> None:
@@ -66,7 +69,8 @@ def train(trainer: Any, name: str = "trainer") -> None:
     iterations, epochs = _goal(trainer)
     line.start_run(name, iterations, epochs)
     __tracebackhide__ = True  # these lines explain nothing to the user
-    trainer.run(show_loop_exception_msg=False)  # the notebook shows it
+    with phases().trainer():
+        trainer.run(show_loop_exception_msg=False)  # the notebook shows it
 
 
 def train_named(name: str) -> None:

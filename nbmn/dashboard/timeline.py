@@ -164,24 +164,23 @@ def encode_timeline(lanes: Lanes) -> Any:
 
 def make_timeline(lanes: Lanes) -> Figure:
     """A Bokeh figure with a data source named ``bars``, one row per bar."""
-    from bokeh.models import BoxAnnotation, ColumnDataSource, HoverTool, Range1d
+    from bokeh.models import BoxAnnotation, ColumnDataSource, CustomJS, HoverTool, Range1d
     from bokeh.plotting import figure
 
     from nbmn.dashboard.figures import TOOLTIP
 
     unit, factor = _unit(lanes.seconds)
-    names = [f"rank {rank}" for rank in lanes.ranks]
+    names = [_lane(lanes, rank) for rank in lanes.ranks]
     late = {each.rank for each in lanes.stragglers}
     plot = figure(
         height=lane_height(lanes) * len(names) + 56,
         min_width=300,
         sizing_mode="stretch_width",
-        tools="xpan,xwheel_zoom,reset",
-        active_scroll=None,
+        tools="xbox_zoom",
         toolbar_location=None,
         x_range=Range1d(0, lanes.seconds * factor, bounds=(0, lanes.seconds * factor)),
         y_range=names[::-1],
-        x_axis_label=f"{unit}; drag to move, double-click to come back",
+        x_axis_label=f"{unit}; drag over a stretch to see more of it, double-click for all",
         name="timeline",
     )
     for row, rank in enumerate(reversed(lanes.ranks)):
@@ -191,7 +190,7 @@ def make_timeline(lanes: Lanes) -> Figure:
                     bottom=row, top=row + 1, fill_color=_LATE, fill_alpha=0.18, level="underlay"
                 )
             )
-    source = ColumnDataSource({**_columns(lanes, factor)}, name="bars")
+    source = ColumnDataSource(_columns(lanes, factor), name="bars")
     bars = plot.hbar(
         y="lane",
         left="left",
@@ -201,7 +200,6 @@ def make_timeline(lanes: Lanes) -> Figure:
         alpha="alpha",
         line_alpha=0,
         source=source,
-        name="bars",
     )
     row = '<b>@kind</b><span style="grid-column:2/4">@time</span>'
     lines = (
@@ -215,9 +213,15 @@ def make_timeline(lanes: Lanes) -> Figure:
             show_arrow=False,
         )
     )
+    plot.js_on_event("doubletap", CustomJS(args={"all": plot.x_range}, code="all.reset()"))
     plot.ygrid.visible = False
     plot.yaxis.axis_line_color = None
     return plot
+
+
+def _lane(lanes: Lanes, rank: int) -> str:
+    late = any(each.rank == rank for each in lanes.stragglers)
+    return f"late: rank {rank}" if late else f"rank {rank}"
 
 
 def _columns(lanes: Lanes, factor: float) -> dict[str, list[Any]]:
@@ -227,7 +231,7 @@ def _columns(lanes: Lanes, factor: float) -> dict[str, list[Any]]:
 
     bars = lanes.bars
     return {
-        "lane": [f"rank {bar.rank}" for bar in bars],
+        "lane": [_lane(lanes, bar.rank) for bar in bars],
         "left": [bar.begin * factor for bar in bars],
         "right": [bar.end * factor for bar in bars],
         "kind": [bar.kind for bar in bars],

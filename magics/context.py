@@ -72,7 +72,10 @@ class Context:
     @property
     def label(self) -> str:
         """The running cell's number as the notebook shows it, such as ``[12]``."""
-        return f"[{self.shell.execution_count}]"
+        # The shell's own counter is one ahead while a cell runs, in newer versions of IPython.
+        running = getattr(self.shell.displayhook, "exec_result", None)
+        count = running.execution_count if running is not None else None
+        return f"[{count or self.shell.execution_count}]"
 
 
 class ContextMagics(Magics):

@@ -143,6 +143,11 @@ class Notebook:
 
         return ast.literal_eval(self.check(f"print(repr({expression}))").streams["stdout"])
 
+    def next_cell(self) -> str:
+        """What the next cell is called where its lines are named, such as ``cell [12]``."""
+        reply = self.client.execute_interactive("pass", timeout=CELL_SECONDS)
+        return f"cell [{reply['content']['execution_count'] + 1}]"
+
     def descendants(self) -> list[psutil.Process]:
         """Every process under the kernel that is part of a cluster."""
         return [p for p in psutil.Process(self.pid).children(recursive=True) if p.is_running()]

@@ -25,10 +25,6 @@ def _works(two: Notebook) -> None:
     assert two.value("got") == {0: (2.0, 0), 1: (2.0, 1)}
 
 
-def _label(two: Notebook) -> str:
-    return f"cell [{two.value('get_ipython().execution_count') + 1}]"
-
-
 def typing(*lines: str, asked: list[str] | None = None) -> Typed:
     """A person who types these lines; what is asked after them is a failure."""
     left = list(lines)
@@ -55,7 +51,7 @@ half(start)"""
 
 
 def test_post_mortem(two: Notebook) -> None:
-    label = _label(two)
+    label = two.next_cell()
     assert not two.run(FAILS).ok
     asked: list[str] = []
     ran = two.run(
@@ -85,11 +81,12 @@ def test_post_mortem_can_be_looked_at_again_and_changes_nothing(two: Notebook) -
     two.run(FAILS)
     for _ in range(2):
         ran = two.run(
-            "%mn_debug 1", typed=typing("interact", "1 / 0", "x = 5", "exit()", "1 / 0", "q")
+            "%mn_debug 1",
+            typed=typing("interact", "1 / 0", "only_here = 5", "exit()", "1 / 0", "q"),
         )
         assert "rank 1 raised ZeroDivisionError at cell" in _plain(ran)
         assert "line 4; q leaves" in _plain(ran)
-    two.check("%%mn 1\nassert 'x' not in globals()")
+    two.check("%%mn 1\nassert 'only_here' not in globals()")
 
 
 def test_interact_has_the_frame_s_names(two: Notebook) -> None:
@@ -119,7 +116,7 @@ def test_names_are_completed(two: Notebook) -> None:
 
 
 def test_post_mortem_of_a_rank_that_waited(two: Notebook) -> None:
-    label = _label(two)
+    label = two.next_cell()
     two.run("%%mn\nif comm.rank == 0: raise OSError\ncomm.barrier()")
     ran = two.run("%mn_debug 1", typed=typing("p comm.rank", END_OF_INPUT))
     assert ran.ok, ran.error
@@ -198,7 +195,7 @@ summed = comm.allreduce(np.array([float(total)]))
 
 
 def test_breakpoint_opens_the_prompt_of_that_rank_and_the_cell_goes_on(two: Notebook) -> None:
-    label = _label(two)
+    label = two.next_cell()
     ran = two.run(STEPS, typed=typing("p comm.rank, total", "n", "n", "n", "total = 40", "c"))
     assert ran.ok, ran.error
     text = _plain(ran)
@@ -259,7 +256,7 @@ def test_stepping_ends_with_the_cell(two: Notebook) -> None:
 
 
 def test_q_fails_the_cell_and_frees_who_waits(two: Notebook) -> None:
-    label = _label(two)
+    label = two.next_cell()
     ran = two.run("%%mn --debug 1\nx = 1\nbreakpoint()\ncomm.barrier()", typed=typing("q"))
     assert f"rank 1 raised BdbQuit at {label} line 3: the debugger was left" in ran.error
     assert "rank 0 waited in barrier" in ran.error
@@ -269,7 +266,7 @@ def test_q_fails_the_cell_and_frees_who_waits(two: Notebook) -> None:
 
 def test_others_wait_for_the_prompt_without_an_alarm(two: Notebook) -> None:
     """They are not freed, and it is said where the rank is for which they wait."""
-    label = _label(two)
+    label = two.next_cell()
     seen: list[str] = []
 
     def typed(prompt: str, ran: Ran) -> str:
@@ -325,7 +322,7 @@ def test_what_a_debugged_rank_prints_is_all_there(two: Notebook) -> None:
 
 
 def test_breakpoint_without_debug_says_what_to_do(two: Notebook) -> None:
-    label = _label(two)
+    label = two.next_cell()
     ran = two.run("%%mn\nif comm.rank == 1: breakpoint()")
     assert f"rank 1 raised BreakpointError at {label} line 2: breakpoint() on a rank" in ran.error
     assert "%%mn --debug 1" in ran.error

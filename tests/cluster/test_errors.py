@@ -10,7 +10,7 @@ from notebook_kernel import Notebook
 
 def _label(two: Notebook) -> str:
     """What the next cell is called in tracebacks."""
-    return f"cell [{two.value('get_ipython().execution_count') + 1}]"
+    return two.next_cell()
 
 
 def _works(two: Notebook) -> None:

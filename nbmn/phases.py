@@ -1,7 +1,7 @@
 """What this process did in its last steps: phases with begin, end and the user's line.
 
 Optimizers and ``%mn_train`` mark the phases they know; a loop of one's own marks others by
-``with nbmn.phase("data"):``. A ring keeps the last ones. Marking costs about a microsecond.
+``with nbmn.phase("data"):``. A ring keeps the last ones. Marking costs some microseconds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 
 KEPT = 4096
 """Phases in the ring."""
+CODES = 4096
+"""Functions of which it is remembered whether they are a library's."""
 
 # Lines inside these say nothing to the user, who called them.
 _LIBRARIES = frozenset({"nbmn", "chainer", "chainermn", "contextlib"})
@@ -52,6 +54,8 @@ class Phases:
         self._open: list[phase] = []
         self._mark: tuple[str, float] | None = None
         self._follows = False
+        # By id; the code is kept, so that its id stays its own.
+        self._libraries: dict[int, tuple[CodeType, bool]] = {}
 
     def all(self) -> tuple[Phase, ...]:
         """What is in the ring, in the order in which it ended, and what lasts; from any thread."""
@@ -78,7 +82,26 @@ class Phases:
         """End what :meth:`mark` has begun, if it has. Local."""
         mark, self._mark = self._mark, None
         if mark is not None:
-            self._ring.append((*mark, _now(), *users_line(_frame(1))))
+            self._ring.append((*mark, _now(), *self.users_line(_frame(1))))
+
+    def users_line(self, frame: FrameType | None) -> tuple[str, int]:
+        """File and line of the innermost frame outside nbmn and Chainer; local."""
+        known = self._libraries
+        while frame is not None:
+            code = frame.f_code
+            entry = known.get(id(code)) or self._classify(frame)
+            if not entry[1]:
+                return code.co_filename, frame.f_lineno or 0
+            frame = frame.f_back
+        return "", 0
+
+    def _classify(self, frame: FrameType) -> tuple[CodeType, bool]:
+        if len(self._libraries) >= CODES:
+            self._libraries.clear()
+        name = frame.f_globals.get("__name__") or ""
+        library = name.partition(".")[0] in _LIBRARIES
+        entry = self._libraries[id(frame.f_code)] = frame.f_code, library
+        return entry
 
 
 class phase:
@@ -101,9 +124,9 @@ class phase:
         self.name = name
 
     def __enter__(self) -> None:
-        self.file, self.line = users_line(_frame(1))
-        self.begin = _now()
         ring = phases()
+        self.file, self.line = ring.users_line(_frame(1))
+        self.begin = _now()
         if _thread() == ring._main:
             ring._open.append(self)
 
@@ -121,13 +144,3 @@ class phase:
 def phases() -> Phases:
     """The ring of this process."""
     return Phases()
-
-
-def users_line(frame: FrameType | None) -> tuple[str, int]:
-    """File and line of the innermost frame outside nbmn and Chainer; local."""
-    while frame is not None:
-        name = frame.f_globals.get("__name__") or ""
-        if name.partition(".")[0] not in _LIBRARIES:
-            return frame.f_code.co_filename, frame.f_lineno or 0
-        frame = frame.f_back
-    return "", 0

@@ -10,11 +10,12 @@ from nbmn.cluster.watching import probed
 from nbmn.debug import probe
 from nbmn.debug.stacks import Place
 from nbmn.debug.states import Heard, RankState, in_cell
+from nbmn.engine import blackbox
 from nbmn.messages import RankInfo
 from nbmn.records import Stack
 
-PATIENCE = 1.0
-"""Seconds that ranks have to answer; one that is silent never does."""
+PATIENCE = blackbox.PATIENCE + 0.3
+"""Seconds that ranks have to answer; one that cannot has left its stack by then."""
 LOOK = 0.01
 
 

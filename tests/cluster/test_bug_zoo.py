@@ -77,13 +77,8 @@ class Bug:
     culprits: tuple[int, ...] = ()
 
 
-def label(zoo: Notebook) -> str:
-    """What the next cell is called."""
-    return zoo.next_cell()
-
-
 def ends_by_itself(zoo: Notebook, bug: Bug) -> None:
-    cell = label(zoo)
+    cell = zoo.next_cell()
     began = time.monotonic()
     ran = zoo.run("%%mn\n" + bug.code, seconds=30)
     took = time.monotonic() - began
@@ -342,7 +337,7 @@ def test_a_bug_ends_its_cell(zoo: Notebook, bug: Bug) -> None:
 
 def test_the_diagnosis_appears_while_the_cell_runs(zoo: Notebook) -> None:
     """Rank 3 computes on: the cell goes on, and says what happened to the others."""
-    cell = label(zoo)
+    cell = zoo.next_cell()
     said = f"rank 1 raised ValueError at {cell} line 2; ranks 0, 2 wait in recv from rank 1"
     shown = Shown(said)
     ran = zoo.run(
@@ -411,7 +406,7 @@ def test_a_rank_that_is_blocked_is_shown(
 ) -> None:
     path = str(tmp_path / "fifo")
     os.mkfifo(path)
-    cell = label(zoo)
+    cell = zoo.next_cell()
     shown = Shown(
         f"rank 1 {does.format(path=path)} at {cell} line 3; ranks 0, 2, 3 wait in barrier"
     )
@@ -428,7 +423,7 @@ def test_a_rank_that_is_blocked_is_shown(
 
 
 def test_native_code_that_holds_the_interpreter(zoo: Notebook) -> None:
-    cell = label(zoo)
+    cell = zoo.next_cell()
     shown = Shown(f"rank 3 is silent for 3 s: native code holds the interpreter at {cell} line 5")
     waiting = Shown("ranks 0–2 wait in barrier")
 
@@ -503,7 +498,7 @@ DEADLY = {
 
 @pytest.mark.parametrize(("call", "died"), DEADLY.values(), ids=DEADLY.keys())
 def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
-    cell = label(zoo)
+    cell = zoo.next_cell()
     began = time.monotonic()
     ran = zoo.run(
         f"%%mn\nif comm.rank == 2:\n    time.sleep(1)\n    {call}\ncomm.barrier()",

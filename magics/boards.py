@@ -11,7 +11,7 @@ from nbmn.cluster.area import Area, make_area
 from nbmn.cluster.output import RankOutput
 from nbmn.dashboard import LiveBoard
 from nbmn.magics.context import Context
-from nbmn.records import Record, RunEnded, RunStarted, Step
+from nbmn.records import Record, RunEnded, RunStarted, Said, Step
 
 LAST_RECORDS = 1.0
 """Seconds to wait for the last records of a run that has ended."""
@@ -36,7 +36,9 @@ class RunArea:
         session.listener.subscribe(self._receive)
 
     def _receive(self, records: list[Record]) -> None:
-        mine = [record for record in records if record.run == self._run]
+        mine = [
+            record for record in records if record.run == self._run and not isinstance(record, Said)
+        ]
         if not mine:
             return
         with self._news:
@@ -47,12 +49,16 @@ class RunArea:
             self._ended.update(record.rank for record in mine if isinstance(record, RunEnded))
             self._news.notify_all()
 
-    def update(self, outputs: Sequence[RankOutput]) -> None:
+    def update(self, outputs: Sequence[RankOutput], notice: str = "") -> None:
         self._show_board()
-        self._output.update(outputs)
+        self._output.update(outputs, notice)
 
     def finish(
-        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+        self,
+        outputs: Sequence[RankOutput],
+        status: str,
+        reported: Sequence[int] = (),
+        notice: str = "",
     ) -> None:
         with self._news:
             self._news.wait_for(lambda: self._ended >= set(reported), LAST_RECORDS)
@@ -60,7 +66,7 @@ class RunArea:
         self._session.listener.unsubscribe(self._receive)
         if self._board is not None:
             self._board.finish(status)
-        self._output.finish(outputs, status)
+        self._output.finish(outputs, status, notice=notice)
 
     def _show_board(self) -> None:
         with self._news:

@@ -9,9 +9,10 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from nbmn.cluster import ClusterError, RanksInterrupted, Session
 from nbmn.cluster.cells import CellRun
-from nbmn.cluster.ranks import name_ranks
 from nbmn.magics.boards import RunArea, make_run_area
 from nbmn.magics.context import Context, ContextMagics
+from nbmn.magics.debug import prompt
+from nbmn.ranks import name_ranks
 
 
 @magics_class
@@ -23,6 +24,7 @@ class CellMagics(ContextMagics):
     @argument("-o", "--output", metavar="NAME", help="keep the last expression's values, by rank")
     @argument("--bg", action="store_true", help="return at once; output goes on appearing")
     @argument("--local", action="store_true", help="run the cell in the notebook as well")
+    @argument("--debug", metavar="RANK", help="breakpoint() opens a debugger on this rank")
     @cell_magic
     def mn(self, line: str, cell: str) -> CellRun | None:
         """Run the cell on ranks; fails when it fails on one of them."""
@@ -36,7 +38,7 @@ class CellMagics(ContextMagics):
             raise ClusterError(f"{line.split()[0]} goes with a cell: %%mn {line.split()[0]} …")
         if not line.strip():
             raise ClusterError("%mn needs an expression, as in %mn comm.rank; a cell takes %%mn")
-        args = argparse.Namespace(ranks=[], output=None, bg=False, local=False)
+        args = argparse.Namespace(ranks=[], output=None, bg=False, local=False, debug=None)
         run_on_ranks(self.context, line, args)
 
 
@@ -51,11 +53,12 @@ def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellR
     """Run code on ranks as the options say; returns the run when it is in the background."""
     session = context.require_session()
     ranks = context.choose_ranks(args.ranks)
+    debug = _debugged(context, ranks, args)
     _announce_queue(session.active, ranks)
     name = session.new_run(context.label)
     area = make_run_area(context, session, name, ranks)
     try:
-        return _run(context, session, code, ranks, area, name, args)
+        return _run(context, session, code, ranks, area, name, args, debug)
     except RanksInterrupted:
         raise
     except KeyboardInterrupt:
@@ -72,9 +75,15 @@ def _run(
     area: RunArea,
     name: str,
     args: argparse.Namespace,
+    debug: int | None,
 ) -> CellRun | None:
     keep = args.output is not None
-    run = session.submit(code, ranks, context.label, area, keep, name)
+    if debug is not None:
+        with prompt(session, debug, name) as console:
+            run = session.submit(code, ranks, context.label, area, keep, name, debug)
+            run.wait(console.hold)
+    else:
+        run = session.submit(code, ranks, context.label, area, keep, name)
     if args.bg:
         if args.output is None:
             return run
@@ -86,6 +95,23 @@ def _run(
     if args.output:
         context.shell.user_ns[args.output] = run.results()
     return None
+
+
+def _debugged(context: Context, ranks: tuple[int, ...], args: argparse.Namespace) -> int | None:
+    """The rank to be debugged, if any."""
+    if args.debug is None:
+        return None
+    if args.bg or args.local:
+        raise ClusterError(
+            "--debug needs the keyboard while the cell runs: leave out "
+            + ("--bg" if args.bg else "--local")
+        )
+    rank = context.choose_rank(args.debug)
+    if rank not in ranks:
+        raise ClusterError(
+            f"rank {rank} is to be debugged, and this cell runs on {name_ranks(ranks)}"
+        )
+    return rank
 
 
 def _run_here(context: Context, code: str, run: CellRun) -> None:

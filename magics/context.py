@@ -11,8 +11,8 @@ from IPython.core.magic import Magics
 from IPython.display import display
 
 from nbmn.cluster import ClusterError, NoRanksError, Session
-from nbmn.cluster.ranks import parse_ranks
 from nbmn.cluster.tables import Bundle
+from nbmn.ranks import name_ranks, parse_ranks
 
 
 class Context:
@@ -49,6 +49,19 @@ class Context:
         except ValueError as error:
             raise ClusterError(str(error)) from None
 
+    def choose_rank(self, word: str) -> int:
+        """The one rank a person typed.
+
+        Raises
+        ------
+        ClusterError
+            They typed something else.
+        """
+        ranks = self.choose_ranks([word])
+        if len(ranks) > 1:
+            raise ClusterError(f"{word} is {name_ranks(ranks)}; name one rank")
+        return ranks[0]
+
     def stop(self) -> bool:
         """Stop the session, if there is one."""
         session, self.session = self.session, None
@@ -59,7 +72,10 @@ class Context:
     @property
     def label(self) -> str:
         """The running cell's number as the notebook shows it, such as ``[12]``."""
-        return f"[{self.shell.execution_count}]"
+        # The shell's own counter is one ahead while a cell runs, in newer versions of IPython.
+        running = getattr(self.shell.displayhook, "exec_result", None)
+        count = running.execution_count if running is not None else None
+        return f"[{count or self.shell.execution_count}]"
 
 
 class ContextMagics(Magics):

@@ -34,5 +34,5 @@ class TrainMagics(ContextMagics):
         call = CALL.format(name=args.trainer)
         if cell is not None:
             call = f"{numbered(f'%%mn_train {line}', cell).rstrip()}\n{call}"
-        options = argparse.Namespace(ranks=[], output=None, bg=args.bg, local=False)
+        options = argparse.Namespace(ranks=[], output=None, bg=args.bg, local=False, debug=None)
         return run_on_ranks(self.context, call, options)

@@ -6,9 +6,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.transfer import describe_pull, pull, push
 from nbmn.magics.context import ContextMagics
+from nbmn.ranks import name_ranks
 
 
 @magics_class

@@ -32,6 +32,8 @@ class RankInfo:
     """``CPU``, or the GPU's name and index such as ``GPU 1 (NVIDIA H200)``."""
     mpi: str
     """The MPI library, such as ``MPICH 5.0.2``."""
+    box: int = -1
+    """Its descriptor of the file with the stacks of a silent rank; -1 where there is none."""
     engine: int = -1
     """ipyparallel's id of the engine; filled in by the notebook, never shown."""
 
@@ -47,6 +49,10 @@ class CellRequest:
     """Marks this execution's records."""
     keep: bool = False
     """Send the value of the last expression back."""
+    debug: int | None = None
+    """The rank whose breakpoints open a prompt; others pass theirs by."""
+    post_mortem: bool = False
+    """Run no code, but open a prompt at the rank's last exception."""
 
 
 @dataclass(frozen=True, slots=True)

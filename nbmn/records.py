@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,32 @@ class RunEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A collective or message that a rank is in."""
+
+    sequence: int
+    """Counts what the rank has begun: the same number is the same call."""
+    link: str
+    """Names the communicator, alike on all its ranks; empty for none."""
+    number: int
+    """Counts the collectives on that communicator, from 1; 0 for messages."""
+    members: tuple[int, ...]
+    """Ranks of the communicator, in its own order; empty where all take part."""
+    peer: int | None = None
+    """The other end of a message; None for collectives, and for a message from any rank."""
+    tag: int | None = None
+    """Of a message; None for any."""
+    nbytes: int = 0
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A rank is alive, and what it does now.
 
-    ``state`` is ``idle`` (between cells), ``running`` (the user's code) or
-    ``waiting`` (in a collective, for the other ranks).
+    ``state`` is ``idle`` (between cells), ``running`` (the user's code),
+    ``waiting`` (in a collective or message, for other ranks) or ``debugging`` (at a
+    prompt, for the person).
     """
 
     rank: int
@@ -73,19 +95,97 @@ class Heartbeat:
     """The user's line, such as ``cell [12] line 3``."""
     seconds: float = 0.0
     """How long it has been in this state."""
+    blocked: str = ""
+    """What the system does for it meanwhile, such as ``reads /data/train.bin``; often nothing."""
+    wait: Wait | None = None
+    """More about what it waits in."""
+    begun: dict[str, int] = field(default_factory=dict)
+    """Collectives that it has begun, by communicator (as :attr:`Wait.link`)."""
 
 
-Record = RunStarted | Step | RunEnded | Heartbeat
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A function that was called and has not returned."""
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (RunStarted, Step, RunEnded, Heartbeat)}
+    place: str
+    """The line it has come to, such as ``cell [12] line 3``."""
+    function: str
+    source: str = ""
+    """The text of that line, where it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What a rank's main thread is in: the answer to the question where it is."""
+
+    rank: int
+    run: str
+    time: float
+    frames: tuple[Frame, ...]
+    """Of the cell, the outermost first; empty between cells."""
+    beat: Heartbeat
+    """What it does there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which a rank did one thing."""
+
+    name: str
+    """A phase such as ``forward``, or a collective or message such as ``allreduce``."""
+    begin: float
+    """``time.monotonic()`` of the rank's host."""
+    end: float | None
+    """None while it lasts."""
+    where: str
+    """The user's line, such as ``cell [12] line 3``."""
+    link: str = ""
+    """Names the communicator; empty for a phase."""
+    number: int = 0
+    """Counts the collectives on that communicator, alike on all ranks; 0 for messages."""
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What a rank did in its last steps: the answer to the question for it."""
+
+    rank: int
+    run: str
+    time: float
+    clock: float
+    """``time.monotonic()`` of the rank's host at ``time``."""
+    spans: tuple[Span, ...]
+    """By begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a rank that is debugged has printed, or a question to the person."""
+
+    rank: int
+    run: str
+    time: float
+    text: str
+    question: int = 0
+    """Counts its questions, from 1: what was printed of the current line is the prompt."""
+    last: bool = False
+    """Whether nothing comes after it."""
+
+
+Record = RunStarted | Step | RunEnded | Heartbeat | Stack | Timeline | Said
+
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (RunStarted, Step, RunEnded, Heartbeat, Stack, Said, Timeline, Wait, Frame, Span)
+}
 # Not dataclasses.astuple: it copies deeply, ten times slower, and ranks encode every step.
 _FIELDS = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KINDS.values()}
 
 
 def encode(records: Iterable[Record]) -> bytes:
     """Serialise records, in order, to one message."""
-    rows = [[type(record).__name__, _FIELDS[type(record)](record)] for record in records]
-    return json.dumps(rows).encode()
+    return json.dumps([_row(record) for record in records], default=_row).encode()
 
 
 def decode(message: bytes) -> list[Record]:
@@ -97,6 +197,24 @@ def decode(message: bytes) -> list[Record]:
         The bytes are not a message that :func:`encode` made.
     """
     try:
-        return [_KINDS[kind](*values) for kind, values in json.loads(message)]
+        return [_record(row) for row in json.loads(message)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a batch of records: {error}") from error
+
+
+def _row(record: Any) -> tuple[str, tuple[Any, ...]]:
+    return type(record).__name__, _FIELDS[type(record)](record)
+
+
+def _record(row: Any) -> Any:
+    kind, values = row
+    return _KINDS[kind](*map(_value, values))
+
+
+def _value(value: Any) -> Any:
+    """A field's value; what is a list in JSON was a tuple, or a dataclass."""
+    if not isinstance(value, list):
+        return value
+    if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], list):
+        return _record(value)
+    return tuple(map(_value, value))

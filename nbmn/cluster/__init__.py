@@ -5,6 +5,7 @@ from nbmn.cluster.errors import (
     NoRanksError,
     RanksFailed,
     RanksInterrupted,
+    RanksStuck,
     StartError,
 )
 from nbmn.cluster.launch import Plan
@@ -17,6 +18,7 @@ __all__ = [
     "Plan",
     "RanksFailed",
     "RanksInterrupted",
+    "RanksStuck",
     "Session",
     "StartError",
     "start",

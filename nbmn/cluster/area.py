@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from IPython.display import display, publish_display_data
 
 from nbmn.cluster.output import LIVE_LINES, Group, RankOutput, group, render_html, render_text
-from nbmn.cluster.ranks import name_ranks
+from nbmn.ranks import name_ranks
 
 PERIOD = 0.2
 """Seconds between two redraws."""
@@ -20,12 +20,17 @@ class Area(Protocol):
     """Shows ranks' output while a cell runs, and for good when it has ended.
 
     ``status`` is ``done``, ``failed`` or ``interrupted``; ``reported`` are the
-    ranks whose last records have been sent, and may still be on their way.
+    ranks whose last records have been sent, and may still be on their way;
+    ``notice`` is something to say of the cell as a whole.
     """
 
-    def update(self, outputs: Sequence[RankOutput]) -> None: ...
+    def update(self, outputs: Sequence[RankOutput], notice: str = "") -> None: ...
     def finish(
-        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+        self,
+        outputs: Sequence[RankOutput],
+        status: str,
+        reported: Sequence[int] = (),
+        notice: str = "",
     ) -> None: ...
 
 
@@ -35,29 +40,33 @@ class NotebookArea:
     def __init__(self) -> None:
         self._id = ""
         self._drawn = 0.0
-        self._last: list[Group] = []
+        self._last: tuple[list[Group], str] = ([], "")
 
-    def update(self, outputs: Sequence[RankOutput]) -> None:
+    def update(self, outputs: Sequence[RankOutput], notice: str = "") -> None:
         if time.monotonic() - self._drawn < PERIOD:
             return
         groups = group(outputs, running=True)
-        if groups != self._last:
-            self._draw(groups, LIVE_LINES)
+        if (groups, notice) != self._last:
+            self._draw(groups, LIVE_LINES, notice)
 
     def finish(
-        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+        self,
+        outputs: Sequence[RankOutput],
+        status: str,
+        reported: Sequence[int] = (),
+        notice: str = "",
     ) -> None:
         groups = group(outputs)
-        if groups or self._id:
-            self._draw(groups, None)
+        if groups or notice or self._id:
+            self._draw(groups, None, notice)
         _publish_rich(groups)
 
-    def _draw(self, groups: list[Group], lines: int | None) -> None:
-        self._last, self._drawn = groups, time.monotonic()
-        text = render_text(groups, lines)
+    def _draw(self, groups: list[Group], lines: int | None, notice: str) -> None:
+        self._last, self._drawn = (groups, notice), time.monotonic()
+        text = render_text(groups, lines, notice)
         if not text and not self._id:
             return  # rich output only
-        bundle = {"text/plain": text, "text/html": render_html(groups, lines)}
+        bundle = {"text/plain": text, "text/html": render_html(groups, lines, notice)}
         if self._id:
             display(bundle, raw=True, display_id=self._id, update=True)
         else:
@@ -66,16 +75,26 @@ class NotebookArea:
 
 
 class TerminalArea:
-    """A terminal cannot redraw what has scrolled by: printed once the cell has ended."""
+    """A terminal cannot redraw what has scrolled by: output is printed once the cell has ended."""
 
-    def update(self, outputs: Sequence[RankOutput]) -> None:
-        """Nothing until the end."""
+    def __init__(self) -> None:
+        self._noticed = False
+
+    def update(self, outputs: Sequence[RankOutput], notice: str = "") -> None:
+        """Say at once that there is something to say, but not each second how long it lasts."""
+        if notice and not self._noticed:
+            print(notice)
+        self._noticed = bool(notice)
 
     def finish(
-        self, outputs: Sequence[RankOutput], status: str, reported: Sequence[int] = ()
+        self,
+        outputs: Sequence[RankOutput],
+        status: str,
+        reported: Sequence[int] = (),
+        notice: str = "",
     ) -> None:
         groups = group(outputs)
-        text = render_text(groups)
+        text = render_text(groups, notice=notice)
         if text:
             print(text)
         _publish_rich(groups)

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import pickle
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from ipyparallel.error import EngineError, RemoteError
 
 from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call
-from nbmn.cluster.errors import ClusterError, RanksFailed, RanksInterrupted, fold
+from nbmn.cluster.errors import ClusterError, RanksFailed, RanksInterrupted, RanksStuck, fold
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.output import RankOutput
-from nbmn.cluster.ranks import name_ranks
+from nbmn.cluster.watching import Answer
+from nbmn.debug.diagnosis import Diagnosis, whereabouts
+from nbmn.debug.states import RankState
 from nbmn.messages import CellError, CellReply, CellRequest
+from nbmn.ranks import name_ranks
 
 TICK = 0.1
 """Seconds between two looks at ranks that run; an answer is seen at once."""
-STRANDED = 1.0
-"""Seconds a rank may wait in a collective after another rank has failed before it is freed."""
-LONG_WAIT = 3.0
-"""Seconds in a collective, without all ranks in the cell, after which a line says so."""
 INTERRUPT_PATIENCE = 5.0
 """Seconds the ranks have to answer an interrupt."""
+COUNTDOWN = 3.0
+"""Seconds between the second press of the stop button and the end of ranks that do not answer."""
+DEATH_PATIENCE = 10.0
+"""Seconds that killed ranks have to end."""
+FREE_AGAIN = 2.0
+"""Seconds after which a rank that was freed from a wait, and still waits, is freed again."""
 OUTPUT_PATIENCE = 2.0
 """Seconds to wait for the last output after a rank's reply."""
 
@@ -36,8 +42,11 @@ class Ranks(Protocol):
 
     listener: Listener
 
-    @property
-    def size(self) -> int: ...
+    def look(self, run: str, answers: Mapping[int, Answer]) -> dict[int, RankState]: ...
+    def explain(self, states: Mapping[int, RankState], since: float) -> Diagnosis | None: ...
+    def compare(self, errors: Mapping[int, CellError], since: float) -> str: ...
+    def delay(self, states: Mapping[int, RankState]) -> Diagnosis | None: ...
+    def kill(self, ranks: Sequence[int]) -> None: ...
     def send_cell(self, request: CellRequest, ranks: Sequence[int]) -> dict[int, Call]: ...
     def death(self) -> str | None: ...
     def cell_ended(self, run: CellRun) -> None: ...
@@ -70,8 +79,18 @@ class CellRun:
         self._context = contextvars.copy_context()
         self._calls: dict[int, Call] = {}
         self._replies: dict[int, CellReply] = {}
-        self._failed_at: float | None = None
-        self._freed: tuple[int, ...] = ()
+        self._answers: dict[int, Answer] = {}
+        self._sent_at = 0.0
+        self._diagnosis: Diagnosis | None = None
+        """Why ranks had to be freed; the first, since others follow from it."""
+        self._freed: dict[int, float] = {}
+        """When, by rank."""
+        self._told: frozenset[int] = frozenset()
+        """Ranks that the person has interrupted."""
+        self._awaited = False
+        self._notice = ""
+        """Something about the cell as a whole, shown while it runs."""
+        self._countdown = ""
         self._interrupted = False
         self._trouble: BaseException | None = None
         """What went wrong on no rank in particular."""
@@ -113,11 +132,11 @@ class CellRun:
             [rank for rank in self._calls if rank not in self._replies] if not self.done() else []
         )
 
-    def wait(self) -> None:
-        """Wait until every rank has ended.
+    def wait(self, meanwhile: Callable[[CellRun], None] | None = None) -> None:
+        """Wait until every rank has ended; first do what is to be done ``meanwhile``.
 
-        Ctrl-C (Jupyter's stop button) interrupts the ranks; a second one stops
-        waiting for them.
+        Ctrl-C (Jupyter's stop button) interrupts the ranks. A second one kills those that
+        have not answered by then, after a countdown; a third one stops that.
 
         Raises
         ------
@@ -125,10 +144,15 @@ class CellRun:
             After a Ctrl-C, a KeyboardInterrupt.
         RanksFailed
             Some rank raised.
+        RanksStuck
+            Ranks waited for ever, and were freed.
         ClusterError
             Ranks died, or did not answer an interrupt.
         """
+        self._awaited = True
         try:
+            if meanwhile is not None:
+                meanwhile(self)
             self._ended.wait()
         except KeyboardInterrupt:
             self.stop()
@@ -137,22 +161,65 @@ class CellRun:
     def stop(self) -> NoReturn:
         """Interrupt the ranks, give them time to answer, and raise what :meth:`wait` does then."""
         self.interrupt()
-        self._await_stop()
-        raise RanksInterrupted(self.ranks, self.running()) from None
-
-    def _await_stop(self) -> None:
-        """Give the ranks time to answer an interrupt; a second Ctrl-C cuts it short."""
         try:
             stopped = self._ended.wait(INTERRUPT_PATIENCE)
         except KeyboardInterrupt:
-            return
+            self.kill_late(self._show_countdown)
+            stopped = True
         if not stopped:
-            raise ClusterError(
-                f"{name_ranks(self.running())} did not answer the interrupt within "
-                f"{INTERRUPT_PATIENCE:g} s. Native code holds the interpreter, or the cell "
-                "caught KeyboardInterrupt. The next cell comes after this one; %mn_restart "
-                "starts afresh (variables on the ranks are lost)"
-            ) from None
+            raise ClusterError(self.unanswered()) from None
+        raise RanksInterrupted(self.ranks, self.running()) from None
+
+    def late(self, ranks: Iterable[int] | None = None) -> list[int]:
+        """Of these ranks (of all), those that were interrupted and still run."""
+        chosen = set(self.ranks if ranks is None else ranks)
+        return [rank for rank in self.running() if rank in self._told & chosen]
+
+    def unanswered(self, ranks: Iterable[int] | None = None) -> str:
+        """Say which ranks did not answer an interrupt, and where they are."""
+        late = self.late(ranks)
+        states = self._session.look(self.request.run, self._answers)
+        where = "; ".join(f"rank {rank} {whereabouts(states[rank])}" for rank in late)
+        return (
+            f"{name_ranks(late)} did not answer the interrupt within {INTERRUPT_PATIENCE:g} s: "
+            f"{where}. The next cell comes after this one. %mn_interrupt once more kills "
+            f"{'it' if len(late) == 1 else 'them'}, and %mn_restart starts afresh (variables on "
+            "the ranks are lost)"
+        )
+
+    def kill_late(self, show: Callable[[str], None], ranks: Iterable[int] | None = None) -> None:
+        """Kill ranks that do not answer an interrupt before a countdown ends; it is shown.
+
+        Returns if they do, or if they were told nothing yet.
+
+        Raises
+        ------
+        ClusterError
+            They were killed; or a Ctrl-C stopped the countdown.
+        """
+        until = time.monotonic() + COUNTDOWN
+        try:
+            while late := self.late(ranks):
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                verb = "has" if len(late) == 1 else "have"
+                show(
+                    f"{name_ranks(late)} {verb} not answered; killed in {math.ceil(left)} s, and "
+                    "all ranks end with that (stop once more to prevent it)"
+                )
+                self._ended.wait(min(left, TICK))
+        except KeyboardInterrupt:
+            raise ClusterError(f"nothing was killed: {self.unanswered(ranks)}") from None
+        finally:
+            show("")
+        if late:
+            self._session.kill(late)
+            self._ended.wait(DEATH_PATIENCE)
+            raise self._trouble or ClusterError(f"{name_ranks(late)} cannot be killed")
+
+    def _show_countdown(self, text: str) -> None:
+        self._countdown = text
 
     def results(self) -> dict[int, Any]:
         """Values of the cell's last expression, by rank; waits for them.
@@ -169,27 +236,34 @@ class CellRun:
         self.wait()
         return {rank: pickle.loads(self._replies[rank].value or b"N.") for rank in self.ranks}
 
-    def interrupt(self) -> None:
+    def interrupt(self, ranks: Iterable[int] | None = None) -> None:
         """Raise KeyboardInterrupt on the ranks that still run; one that waits never runs."""
         if self.done():
             return
         self._interrupted = True
-        self._session.listener.interrupt(self.running(), self.request.run)
+        chosen = set(self.ranks if ranks is None else ranks)
+        self._told |= chosen
+        mine = [rank for rank in self.running() if rank in chosen]
+        self._session.listener.interrupt(mine, self.request.run)
         self._wake.set()
 
     def raise_failure(self) -> None:
         """Raise what went wrong, if anything did; the cell has ended."""
+        failure = self._failure()
+        if failure is not None:
+            raise failure
+
+    def _failure(self) -> BaseException | None:
         if self._trouble is not None:
-            raise self._trouble
+            return self._trouble
         errors = {rank: reply.error for rank, reply in self._replies.items() if reply.error}
         if not errors:
-            return
+            return None
         freed = {rank: errors.pop(rank) for rank in self._freed if _is_interrupt(errors.get(rank))}
-        notes = [
-            f"{name_ranks([rank])} waited{_at(error)}; nbmn freed it"
-            for rank, error in freed.items()
-        ]
-        raise RanksFailed(fold(errors or freed), notes if errors else ())
+        found = self._diagnosis
+        if found is None or not freed:
+            return RanksFailed(fold(errors), note=self._session.compare(errors, self._sent_at))
+        return RanksFailed(fold(errors), found) if errors else RanksStuck(found)
 
     # The watching thread.
 
@@ -206,6 +280,7 @@ class CellRun:
         try:
             self._await_turn()
             if not self._interrupted:
+                self._sent_at = time.monotonic()
                 self._calls = self._session.send_cell(self.request, self.ranks)
                 for call in self._calls.values():
                     call.when_done(self._wake.set)
@@ -236,8 +311,8 @@ class CellRun:
             self._collect(rank)
         running = self.running()
         if running:
-            self._area.update(self._outputs(live=True))
-            self._free_stranded(running)
+            self._diagnose(running)
+            self._area.update(self._outputs(live=True), self._countdown or self._notice)
             died = self._session.death()
             if died:
                 self._trouble = ClusterError(died)
@@ -255,8 +330,8 @@ class CellRun:
             summary = CellError(error.ename, str(error.evalue), "", trace)
             self._replies[rank] = CellReply(rank, summary)
         reply = self._replies.get(rank)
-        if reply and reply.error and self._failed_at is None:
-            self._failed_at = time.monotonic()
+        if reply:
+            self._answers[rank] = Answer(reply.error, time.monotonic())
 
     def _last_words(self, otherwise: str) -> str:
         """Why a rank died; ipyparallel may know that it did before mpiexec has said why."""
@@ -268,19 +343,31 @@ class CellRun:
             time.sleep(TICK)
         return otherwise
 
-    def _free_stranded(self, running: Sequence[int]) -> None:
-        """After a failure, ranks that wait for the failed one would wait for ever."""
-        if self._failed_at is None or self._interrupted:
+    def _diagnose(self, running: Sequence[int]) -> None:
+        """Say why ranks wait; free those that would wait for ever."""
+        states = self._session.look(self.request.run, self._answers)
+        found = self._session.explain(states, self._sent_at)
+        if found is None or not self._ends_by(found):
+            slow = found or self._session.delay(states)
+            self._notice = str(slow) if slow is not None else ""
             return
-        for rank in running:
-            last = self._session.listener.beats.get(rank)
-            if last is None or last.arrived < self._failed_at or last.beat.run != self.request.run:
-                return
-            if last.beat.state != "waiting" or last.beat.seconds < STRANDED:
-                return
-        self._freed = tuple(sorted({*self._freed, *running}))
-        self._failed_at = time.monotonic()
-        self._session.listener.interrupt(running, self.request.run)
+        self._diagnosis = found if self._diagnosis is None else self._diagnosis.with_more(found)
+        self._notice = str(found)
+        now = time.monotonic()
+        due = [
+            rank
+            for rank in found.ranks
+            if rank in running and now - self._freed.get(rank, -FREE_AGAIN) >= FREE_AGAIN
+        ]
+        self._freed.update(dict.fromkeys(due, now))
+        self._session.listener.interrupt(due, self.request.run)
+
+    def _ends_by(self, found: Diagnosis) -> bool:
+        """Whether nothing the person may still do lets the ranks go on.
+
+        While the notebook is free another cell may let the missing ranks take part.
+        """
+        return self._awaited or found.kind != "outside"
 
     def _finish(self) -> None:
         if self._trouble is None:
@@ -288,7 +375,8 @@ class CellRun:
             for call in self._calls.values():
                 call.output.complete.wait(max(0.0, deadline - time.monotonic()))
         reported = [rank for rank, reply in self._replies.items() if reply.reported]
-        self._area.finish(self._outputs(live=False), self.status, reported)
+        last = "" if self._awaited else str(self._failure() or "")
+        self._area.finish(self._outputs(live=False), self.status, reported, last)
 
     def _outputs(self, live: bool) -> list[RankOutput]:
         """What each rank has put out so far, in rank order."""
@@ -303,31 +391,13 @@ class CellRun:
         """A rank's error, where the cell as a whole does not raise it (yet)."""
         reply = self._replies.get(rank)
         error = reply.error if reply else None
-        if reply is None and live:
-            return self._waiting(rank)
         if error is None or not (live or self._interrupted):
             return ""
+        if rank in self._freed and _is_interrupt(error):
+            return ""  # it is told of in the diagnosis
         if self._interrupted and _is_interrupt(error):
             return f"stopped{_at(error)}\n"
         return f"{error.name}{_at(error)}: {error.message}\n"
-
-    def _waiting(self, rank: int) -> str:
-        """What a rank waits for, once that is long enough to be worth a line."""
-        last = self._session.listener.beats.get(rank)
-        if last is None or last.beat.run != self.request.run or last.beat.state != "waiting":
-            return ""
-        if last.beat.seconds < LONG_WAIT:
-            return ""
-        absent = sorted(set(range(self._session.size)) - set(self.running()))
-        # Ranks that compute may still come; those that do not run this cell will not.
-        if not absent:
-            return ""
-        where = f" at {last.beat.where}" if last.beat.where else ""
-        verb = "does not run" if len(absent) == 1 else "do not run"
-        return (
-            f"waits in {last.beat.operation}{where} for {last.beat.seconds:.0f} s; "
-            f"{name_ranks(absent)} {verb} this cell (any more): stop it, or let them take part\n"
-        )
 
 
 def _is_interrupt(error: CellError | None) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from nbmn.cluster.ranks import name_ranks
 from nbmn.messages import RankInfo
+from nbmn.ranks import name_ranks
 
 _MPICH = re.compile(r"PID (\d+) RUNNING AT[^\n]*\n=\s+EXIT CODE: (\d+)")
 _MPICH_SIGNAL = re.compile(r"EXIT STRING: [^\n]*\(signal \d+\)")
@@ -38,6 +38,8 @@ def cause(
     ranks: Sequence[RankInfo],
     left: Mapping[int, int | None] = MappingProxyType({}),
     code: int | None = None,
+    lines: Mapping[int, str] = MappingProxyType({}),
+    out_of_memory: bool | None = None,
 ) -> str:
     """Who died of what, as far as mpiexec said.
 
@@ -48,6 +50,10 @@ def cause(
         were not told apart.
     code
         mpiexec's exit code; None while it runs.
+    lines
+        The user's line at which each rank was last.
+    out_of_memory
+        Whether the kernel has ended a process for want of memory; None if it does not tell.
     """
     pids = {info.rank: info.pid for info in ranks}
     known = [status for status in left.values() if status is not None]
@@ -55,7 +61,8 @@ def cause(
         status = known[0]
         by_signal = os.WIFSIGNALED(status)
         number = os.WTERMSIG(status) if by_signal else os.WEXITSTATUS(status)
-        return _obituary(_who(left, pids), number, by_signal)
+        line = lines.get(next(iter(left)), "")
+        return _obituary(_who(left, pids), number, by_signal, line, out_of_memory)
     said = _mpiexec_said(logs)
     if said:
         # It may blame a rank that it ended itself: whom we saw leave first counts.
@@ -64,25 +71,32 @@ def cause(
         first = suspects[0] if suspects and word.pid not in suspects else word.pid
         rank = next((rank for rank, pid in pids.items() if pid == first), None)
         who = f"the process {first}" if rank is None else f"{name_ranks([rank])} (pid {first})"
-        return _obituary(who, word.code, word.by_signal)
+        line = lines.get(rank, "") if rank is not None else ""
+        return _obituary(who, word.code, word.by_signal, line, out_of_memory)
     if not left:
         return "the ranks have ended"
     if code is None:
         who = name_ranks(list(left))
         return f"{who} exited, as by os._exit(0), and the others are of no use alone"
-    return _obituary(_who(left, pids), code, by_signal=False)
+    line = lines.get(next(iter(left)), "") if len(left) == 1 else ""
+    return _obituary(_who(left, pids), code, False, line, out_of_memory)
 
 
 def _who(ranks: Collection[int], pids: Mapping[int, int]) -> str:
     return f"{name_ranks(list(ranks))} (pid {', '.join(str(pids[rank]) for rank in ranks)})"
 
 
-def _obituary(who: str, code: int, by_signal: bool) -> str:
+def _obituary(who: str, code: int, by_signal: bool, line: str, out_of_memory: bool | None) -> str:
+    at = f" at {line}" if line else ""
     if not by_signal:
-        return f"{who} exited with code {code}, and the other ranks with it"
+        return f"{who} exited with code {code}{at}, and the other ranks with it"
     try:
         name = signal.Signals(code).name
     except ValueError:
         name = f"signal {code}"
-    hint = ", probably by the kernel for want of memory" if name == "SIGKILL" else ""
-    return f"{who} was killed by {name}{hint}, and mpiexec ended the other ranks"
+    hint = ""
+    if name == "SIGKILL" and out_of_memory:
+        hint = ", by the kernel, which had run out of memory"
+    elif name == "SIGKILL" and out_of_memory is None:
+        hint = ", probably by the kernel for want of memory"
+    return f"{who} was killed by {name}{hint}{at}, and mpiexec ended the other ranks"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nbmn.cluster.ranks import name_ranks
+from nbmn.debug.diagnosis import Diagnosis
 from nbmn.messages import CellError
+from nbmn.ranks import name_ranks
 
 
 class ClusterError(RuntimeError):
@@ -61,20 +62,42 @@ class RanksFailed(ClusterError):
     ----------
     failures
         One entry per distinct error, lowest rank first.
+    diagnosis
+        Who waited for the failed ranks and was freed; None if nobody was.
     """
 
-    def __init__(self, failures: Sequence[Failure], notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, failures: Sequence[Failure], diagnosis: Diagnosis | None = None, note: str = ""
+    ) -> None:
         self.failures = tuple(failures)
-        self.notes = tuple(notes)
-        super().__init__("\n".join([*map(_headline, self.failures), *self.notes]))
+        self.diagnosis = diagnosis
+        waited = "" if diagnosis is None else diagnosis.waited()
+        self._notes = [text for text in (waited, note) if text]
+        super().__init__("\n".join([*map(_headline, self.failures), *self._notes]))
 
     def _render_traceback_(self) -> list[str]:
-        lines = []
+        lines = [f"\033[31m{_headline(failure)}\033[0m" for failure in self.failures]
+        lines += self._notes
         for failure in self.failures:
-            lines.append(f"\033[31m{_headline(failure)}\033[0m")
             if failure.error.traceback:
+                if len(self.failures) > 1:
+                    lines.append(f"\n{name_ranks(failure.ranks)}:")
                 lines.append(failure.error.traceback.rstrip("\n"))
-        return [*lines, *self.notes]
+        return lines
+
+
+class RanksStuck(ClusterError):
+    """No rank failed, but some waited for ever, and nbmn freed them.
+
+    Attributes
+    ----------
+    diagnosis
+        Who waited for whom.
+    """
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        self.diagnosis = diagnosis
+        super().__init__(diagnosis.past())
 
 
 def _headline(failure: Failure) -> str:

@@ -22,8 +22,8 @@ from nbmn.cluster.errors import StartError
 from nbmn.parent import VARIABLE, this_process
 
 HEARTBEAT_MS = 200
-HEARTBEAT_MISSES = 150
-"""30 s: an engine that waits for memory or a slow disk is not dead."""
+HEARTBEAT_MISSES = 500_000
+"""A day: an engine that is stopped, as by a debugger, is not dead. mpiexec tells of a death."""
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

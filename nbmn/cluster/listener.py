@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from nbmn.debug.states import Heard
 from nbmn.messages import Endpoint
-from nbmn.records import Heartbeat, Record, decode
+from nbmn.records import Heartbeat, Record, Stack, Timeline, decode
 
 PING = 1.0
 """Seconds between two pings to each rank."""
@@ -28,19 +29,15 @@ TICK = 20
 Subscriber = Callable[[list[Record]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LastBeat:
-    """The newest heartbeat of a rank and when it arrived (``time.monotonic``)."""
-
-    beat: Heartbeat
-    arrived: float
-
-
 class Listener:
     """Receives records; open until :meth:`close`."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        self.beats: dict[int, LastBeat] = {}
+        self.beats: dict[int, Heard] = {}
+        self.stacks: dict[int, Stack] = {}
+        """The newest answer of each rank to :meth:`ask_where`."""
+        self.timelines: dict[int, Timeline] = {}
+        """The newest answer of each rank to :meth:`ask_trace`."""
         self.malformed = 0
         """Messages that were no records; they are dropped."""
         self._subscribers: tuple[Subscriber, ...] = ()
@@ -76,6 +73,23 @@ class Listener:
         for rank in ranks:
             self._commands.append((str(rank).encode(), b"interrupt", run.encode()))
 
+    def ask_where(self, ranks: Iterable[int]) -> None:
+        """Ask ranks for their stacks; answers come to :attr:`stacks`."""
+        for rank in ranks:
+            self.stacks.pop(rank, None)
+            self._commands.append((str(rank).encode(), b"where"))
+
+    def ask_trace(self, ranks: Iterable[int], steps: int) -> None:
+        """Ask ranks for their last steps; answers come to :attr:`timelines`."""
+        for rank in ranks:
+            self.timelines.pop(rank, None)
+            self._commands.append((str(rank).encode(), b"trace", str(steps).encode()))
+
+    def answer(self, rank: int, run: str, question: int, text: str) -> None:
+        """Send what the person typed to a rank that has asked."""
+        data = run.encode(), str(question).encode(), text.encode(errors="replace")
+        self._commands.append((str(rank).encode(), b"answer", *data))
+
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
@@ -105,10 +119,17 @@ class Listener:
         now = time.monotonic()
         for record in records:
             if isinstance(record, Heartbeat):
-                self.beats[record.rank] = LastBeat(record, now)
-        for subscriber in self._subscribers:
+                last = self.beats.get(record.rank)
+                heard = Heard(record, now, since=now) if last is None else last.then(record, now)
+                self.beats[record.rank] = heard
+            elif isinstance(record, Stack):
+                self.stacks[record.rank] = record
+            elif isinstance(record, Timeline):
+                self.timelines[record.rank] = record
+        told = [record for record in records if not isinstance(record, (Stack, Timeline))]
+        for subscriber in self._subscribers if told else ():
             try:
-                subscriber(records)
+                subscriber(told)
             except Exception:
                 # Interrupts and lamps depend on this thread, whatever a board does.
                 logging.getLogger(__name__).exception("a subscriber to the ranks' records failed")

@@ -12,8 +12,8 @@ from typing import Any
 
 from ansi2html import Ansi2HTMLConverter
 
-from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.terminal import settle
+from nbmn.ranks import name_ranks
 
 LIVE_LINES = 200
 """Lines per group shown while a cell runs; all of them once it has ended."""
@@ -107,14 +107,14 @@ def _tail(text: str, lines: int | None) -> str:
     return f"… {above} line{'s' * (above != 1)} above …\n{shown}" if above else f"… {shown}"
 
 
-def render_text(groups: Sequence[Group], lines: int | None = None) -> str:
-    """The groups' text for a terminal, ANSI colours kept."""
+def render_text(groups: Sequence[Group], lines: int | None = None, notice: str = "") -> str:
+    """The groups' text for a terminal, ANSI colours kept, and a last word on all."""
     parts = []
     for each in groups:
         body = "".join(_with_newline(text) for _, text in _texts(each.output, lines))
         if body:
             parts.append(f"{name_ranks(each.ranks)}:\n{body}")
-    return "".join(parts).rstrip("\n")
+    return "".join([*parts, notice]).rstrip("\n")
 
 
 def _with_newline(text: str) -> str:
@@ -126,7 +126,7 @@ def _texts(output: RankOutput, lines: int | None) -> list[tuple[str, str]]:
     return [(kind, _tail(text, lines)) for kind, text in texts if text]
 
 
-def render_html(groups: Sequence[Group], lines: int | None = None) -> str:
+def render_html(groups: Sequence[Group], lines: int | None = None, notice: str = "") -> str:
     """The groups' text for a notebook page, themed by the page's own colours."""
     body = "".join(
         _template("group.html").substitute(
@@ -139,6 +139,8 @@ def render_html(groups: Sequence[Group], lines: int | None = None) -> str:
         for each in groups
         if _texts(each.output, lines)
     )
+    if notice:
+        body += _template("notice.html").substitute(text=html.escape(notice))
     return _template("output.html").substitute(body=body)
 
 

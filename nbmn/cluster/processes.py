@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -86,11 +87,24 @@ class Watch:
         self.left_at: float | None = None
         """When they did (``time.monotonic``)."""
         self._ranks: dict[int, int] = {}
+        self._processes = {info.rank: process for info in ranks if (process := _process(info))}
         for info in ranks:
             descriptor = _open(info)
             if descriptor is not None:
                 self._ranks[descriptor] = info.rank
         threading.Thread(target=self._run, name="nbmn-processes", daemon=True).start()
+
+    def kill(self, ranks: Iterable[int]) -> list[int]:
+        """Kill ranks that are on this host; returns which those are."""
+        killed = []
+        for rank in ranks:
+            process = self._processes.get(rank)
+            if process is not None:
+                # psutil makes sure that it is still the same process.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+                killed.append(rank)
+        return killed
 
     def _run(self) -> None:
         poll = select.poll()
@@ -138,6 +152,16 @@ def status_of(descriptor: int) -> int | None:
 
 
 _PF_EXITING = 0x4  # include/linux/sched.h
+
+
+def _process(info: RankInfo) -> psutil.Process | None:
+    """A rank's process, if it is on this host."""
+    if info.host != socket.gethostname():
+        return None
+    try:
+        return psutil.Process(info.pid)
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _open(info: RankInfo) -> int | None:

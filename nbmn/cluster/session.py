@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ipyparallel import Client
@@ -20,11 +21,16 @@ from nbmn.cluster.death import cause
 from nbmn.cluster.errors import ClusterError, NoRanksError
 from nbmn.cluster.launch import Plan
 from nbmn.cluster.listener import Listener
+from nbmn.cluster.memory import Memory
 from nbmn.cluster.processes import Watch, processes_of, shut_down, uninterrupted
-from nbmn.cluster.ranks import name_ranks
+from nbmn.cluster.watching import Answer, compare_iterations, iterations_in, look
+from nbmn.debug.diagnosis import Diagnosis, deadlock, delay
+from nbmn.debug.probe import is_here
+from nbmn.debug.states import RankState
 from nbmn.engine.bootstrap import renew_communicators
 from nbmn.engine.cells import run_cell
-from nbmn.messages import CellRequest, RankInfo
+from nbmn.messages import CellError, CellRequest, RankInfo
+from nbmn.ranks import name_ranks
 
 RENEWAL_PATIENCE = 30.0
 """Seconds that idle ranks have to renew their communicators."""
@@ -49,6 +55,8 @@ class Session:
         self._cluster = cluster
         self._client = client
         self._watch = Watch(self.ranks)
+        self._memory = Memory()
+        self._killed: tuple[int, ...] = ()
         self._runs = itertools.count(1)
         self._renewals = itertools.count(1)
         self._active: tuple[CellRun, ...] = ()
@@ -77,6 +85,8 @@ class Session:
         area: Area,
         keep: bool = False,
         run: str = "",
+        debug: int | None = None,
+        post_mortem: bool = False,
     ) -> CellRun:
         """Run a cell on ranks, after those that run there already; returns at once.
 
@@ -88,6 +98,10 @@ class Session:
             Send the value of the last expression back.
         run
             From :meth:`new_run`, where the area must know it before.
+        debug
+            The rank whose breakpoints open a prompt, see :class:`nbmn.debug.prompt.Prompt`.
+        post_mortem
+            Open a prompt at the rank's last exception instead.
 
         Raises
         ------
@@ -95,7 +109,8 @@ class Session:
             The ranks are gone.
         """
         self.require_alive()
-        request = CellRequest(code, label, run or self.new_run(label), keep)
+        name = run or self.new_run(label)
+        request = CellRequest(code, label, name, keep, debug, post_mortem)
         with self._book:
             before = [other for other in self._active if set(other.ranks) & set(ranks)]
         cell = CellRun(request, ranks, self, area, before)
@@ -194,23 +209,61 @@ class Session:
 
     # Life.
 
+    def look(self, run: str, answers: Mapping[int, Answer]) -> dict[int, RankState]:
+        """The state of every rank, as the run of that name sees it."""
+        running = {rank: other.request.run for rank, other in self.running().items()}
+        beats = self.listener.beats
+        return look(self.ranks, beats, running, answers, run, time.monotonic())
+
+    def explain(self, states: Mapping[int, RankState], since: float) -> Diagnosis | None:
+        """Which ranks wait for ever in a cell that began at ``since``, and why."""
+        found = deadlock(states)
+        return None if found is None else compare_iterations(found, states, self.ranks, since)
+
+    def compare(self, errors: Mapping[int, CellError], since: float) -> str:
+        """Which ranks made fewer calls than others, where that is what these errors are about."""
+        return iterations_in(errors, self.ranks, since)
+
+    def delay(self, states: Mapping[int, RankState]) -> Diagnosis | None:
+        """Which ranks have kept others waiting for long, though not for ever."""
+        return delay(states, {i.rank: i.pid for i in self.ranks if is_here(i.host)})
+
+    def kill(self, ranks: Sequence[int]) -> None:
+        """Kill ranks that answer nothing; mpiexec ends the others then."""
+        self._killed = tuple(ranks)
+        if not self._watch.kill(ranks):
+            # On another host: its mpiexec can reach it.
+            for launcher in self._cluster.engines.values():
+                launcher.signal(signal.SIGKILL)
+
     def death(self) -> str | None:
         """Why the ranks are gone; None while they live."""
         if self._stopped:
             return "the ranks were stopped"
         watch = self._watch
         launchers = list(self._cluster.engines.values())
+        code = None
+        logs = ""
         if launchers and all(launcher.running for launcher in launchers):
             # mpiexec needs a moment to say why, and may not mind an exit with code 0.
             patience = None if watch.left_at is None else time.monotonic() - watch.left_at
             if patience is None or patience < MPIEXEC_PATIENCE:
                 return None
-            why = cause("", self.ranks, watch.left)
         else:
             logs = "".join(launcher.get_output() for launcher in launchers)
             codes = [(launcher.stop_data or {}).get("exit_code") for launcher in launchers]
-            why = cause(logs, self.ranks, watch.left, next(iter(codes), None))
-        return f"{why}. %mn_restart starts {self.size} new rank{'s' * (self.size > 1)}"
+            code = next(iter(codes), None)
+        if self._killed:
+            verb = "was" if len(self._killed) == 1 else "were"
+            why = (
+                f"{name_ranks(self._killed)} did not answer the interrupt and {verb} killed, and "
+                "mpiexec ended the other ranks"
+            )
+        else:
+            lines = {rank: heard.beat.where for rank, heard in self.listener.beats.items()}
+            why = cause(logs, self.ranks, watch.left, code, lines, self._memory.ran_out())
+        starts = f"%mn_restart starts {self.size} new rank{'s' * (self.size > 1)}"
+        return f"{why}. {starts} (variables on the ranks are lost)"
 
     def require_alive(self) -> None:
         """Raise unless the ranks can take a cell.

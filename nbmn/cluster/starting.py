@@ -16,11 +16,11 @@ from nbmn.cluster.errors import StartError
 from nbmn.cluster.launch import Plan, check, find_mpiexec, make_cluster
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.processes import count_ranks, processes_of, shut_down, uninterrupted
-from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.session import Session
 from nbmn.cluster.tables import StartProgress
 from nbmn.engine.bootstrap import become_rank
 from nbmn.messages import RankInfo
+from nbmn.ranks import name_ranks
 
 OnProgress = Callable[[StartProgress], None]
 

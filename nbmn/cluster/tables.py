@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-from nbmn.cluster.listener import LastBeat
+from nbmn.debug.states import Heard
 from nbmn.messages import RankInfo
 
 
@@ -64,7 +64,7 @@ def ranks_table(title: str, ranks: Sequence[RankInfo], foot: str = "") -> Bundle
 def status_table(
     title: str,
     ranks: Sequence[RankInfo],
-    beats: Mapping[int, LastBeat],
+    beats: Mapping[int, Heard],
     runs: Mapping[int, str],
     now: float,
 ) -> Bundle:
@@ -84,7 +84,7 @@ SILENT = 3.0
 """Seconds without a heartbeat after which a rank is called silent."""
 
 
-def doing(last: LastBeat | None, run: str | None, now: float) -> str:
+def doing(last: Heard | None, run: str | None, now: float) -> str:
     """A rank's state in words.
 
     What was sent and what was answered the notebook knows for certain; a
@@ -102,6 +102,8 @@ def doing(last: LastBeat | None, run: str | None, now: float) -> str:
     if beat.state == "waiting":
         place = f" at {beat.where}" if beat.where else ""
         return f"waits in {beat.operation}{place} for {beat.seconds + age:.1f} s"
+    if beat.state == "debugging":
+        return f"is at a debugger's prompt, at {beat.where}, for {beat.seconds + age:.1f} s"
     return f"{cell} for {beat.seconds + age:.1f} s"
 
 

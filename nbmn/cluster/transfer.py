@@ -10,10 +10,10 @@ from ipyparallel.error import EngineError
 from nbmn import frames
 from nbmn.cluster.calls import Call
 from nbmn.cluster.errors import ClusterError, NoRanksError, RanksFailed, fold
-from nbmn.cluster.ranks import name_ranks
 from nbmn.cluster.session import Session
 from nbmn.engine.transfer import receive, send_back
 from nbmn.messages import CellError
+from nbmn.ranks import name_ranks
 
 POLL = 0.05
 """Seconds between two looks at ranks that should be alive."""
@@ -51,7 +51,7 @@ def push(session: Session, values: Mapping[str, Any], ranks: Sequence[int]) -> i
             **session.call([root], receive, run, members, sent),
             **session.call(others, receive, run, members, None),
         }
-    _answers(session, run, calls)
+    answers(session, run, calls)
     return sum(part.nbytes for part in sent)
 
 
@@ -66,11 +66,20 @@ def pull(session: Session, name: str, ranks: Sequence[int]) -> dict[int, Any]:
     run = session.new_run(f"%mn_pull {name}")
     with session.idle(ranks):
         calls = session.call(ranks, send_back, run, name)
-    answers = _answers(session, run, calls)
-    return {rank: frames.load(frames.writable(parts)) for rank, parts in answers.items()}
+    got = answers(session, run, calls)
+    return {rank: frames.load(frames.writable(parts)) for rank, parts in got.items()}
 
 
-def _answers(session: Session, run: str, calls: Mapping[int, Call]) -> dict[int, frames.Parts]:
+def answers(session: Session, run: str, calls: Mapping[int, Call]) -> dict[int, frames.Parts]:
+    """Wait for what ranks answer, a ``nbmn.engine.transfer.Reply`` each; Ctrl-C interrupts them.
+
+    Raises
+    ------
+    RanksFailed
+        A rank answered with an error.
+    NoRanksError
+        The ranks are gone.
+    """
     errors: dict[int, CellError] = {}
     values: dict[int, frames.Parts] = {}
     try:

@@ -70,9 +70,15 @@ def check_together(tables: Sequence[Table]) -> None:
                 f"{', '.join(odd) or 'the same in another order'}"
             )
     for entries in zip(*tables, strict=True):
-        kinds = {(e.shape, e.dtype): r for r, e in enumerate(entries) if e.shape is not None}
+        kinds: dict[tuple[Any, Any], list[str]] = {}
+        for rank, entry in enumerate(entries):
+            if entry.shape is not None:
+                kinds.setdefault((entry.shape, entry.dtype), []).append(str(rank))
         if len(kinds) > 1:
-            told = "; ".join(f"rank {r}: {s} {np.dtype(d)}" for (s, d), r in kinds.items())
+            told = "; ".join(
+                f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {shape} {np.dtype(dtype)}"
+                for (shape, dtype), ranks in kinds.items()
+            )
             raise MismatchError(f"parameter {entries[0].name} differs between ranks ({told})")
 
 

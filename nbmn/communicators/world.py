@@ -50,6 +50,10 @@ class World:
         """Return the collective this rank is in, or None; local, from any thread."""
         return self.recorder.snapshot()
 
+    def links(self) -> list[Link]:
+        """Return the links that are held here; local, from any thread."""
+        return [link for ref in self._links.valuerefs() if (link := ref()) is not None]
+
     @property
     def abandoned(self) -> int:
         """MPI communicators given up because what was begun on them could not be ended; local."""

@@ -22,17 +22,17 @@ from nbmn.dashboard.encoding import columns
 from nbmn.dashboard.palette import NEUTRAL, rank_color
 from nbmn.dashboard.snapshot import CROWD, FEW, THROUGHPUT, Chart
 
-__all__ = ["encode_figure", "make_figure"]
+__all__ = ["THEME", "TOOLTIP", "encode_figure", "make_figure"]
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 # Bokeh's own tooltip is white in every theme: this lies over it, in the page's colours.
-_TOOLTIP = (
+TOOLTIP = (
     '<div style="margin:-5px;padding:6px 10px;border-radius:3px;font:11px/1.5 system-ui,sans-serif;'
     'background:var(--nbmn-paper,#fff);color:var(--nbmn-text,#222)">'
     '<div style="color:var(--nbmn-dim,#666)">{head}</div>'
     '<div style="display:grid;grid-template-columns:auto 1fr auto;gap:0 8px">{rows}</div></div>'
 )
-_THEME = Theme(
+THEME = Theme(
     json={
         "attrs": {
             "Plot": {
@@ -63,7 +63,7 @@ _THEME = Theme(
 
 def encode_figure(chart: Chart, ranks: tuple[int, ...]) -> str:
     """A figure as JSON: ``{"key": …, "item": …}``."""
-    item = json_item(make_figure(chart, ranks), theme=_THEME)
+    item = json_item(make_figure(chart, ranks), theme=THEME)
     return json.dumps({"key": chart.key, "item": item})
 
 
@@ -183,7 +183,7 @@ def _hover(chart: Chart, ranks: tuple[int, ...], pointed_at: Any) -> HoverTool:
         lines.append(("--nbmn-text", text.label(name), f"@other{index}_text"))
     return HoverTool(
         renderers=[pointed_at],
-        tooltips=_TOOLTIP.format(head=head, rows="".join(map(_tooltip_row, lines))),
+        tooltips=TOOLTIP.format(head=head, rows="".join(map(_tooltip_row, lines))),
         mode="vline",
         line_policy="nearest",
         point_policy="follow_mouse",

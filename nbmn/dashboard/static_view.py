@@ -17,7 +17,7 @@ from nbmn.dashboard.encoding import MAX_CHARTS, band, headline
 from nbmn.dashboard.palette import CROWD_COLOR, LAMPS, NEUTRAL, rank_color
 from nbmn.dashboard.snapshot import CROWD, FEW, THROUGHPUT, Chart, RankRow, Snapshot
 
-__all__ = ["html", "plain", "svg"]
+__all__ = ["html", "plain", "svg", "ticks"]
 
 # In all as wide as the output area of a usual window, and as high as the live board: there
 # the picture is shown at its own size, its labels readable, and nothing moves when it comes.
@@ -115,13 +115,13 @@ def _panel(chart: Chart, ranks: tuple[int, ...], wide: int) -> str:
         f'<text x="{_LEFT}" y="16" font-size="13" font-weight="600">{escape(name)}</text>',
         f'<text x="{right}" y="16" text-anchor="end">{escape(", ".join(keys))}</text>',
     ]
-    for tick in _ticks(bottom, top):
+    for tick in ticks(bottom, top):
         y = float(up(np.float64(tick)))
         parts.append(
             f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="{NEUTRAL}" stroke-opacity=".2"/>'
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_label(tick)}</text>'
         )
-    for tick in _ticks(start, stop):
+    for tick in ticks(start, stop):
         x = float(across(np.float64(tick)))
         parts.append(
             f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{_label(tick)}</text>'
@@ -219,7 +219,7 @@ def _area(across, up, chart: Chart) -> str:
     return f'<path d="M{there}L{back}Z" fill="{CROWD_COLOR}" fill-opacity=".15"/>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """About five round numbers between ``low`` and ``high``."""
     rough = (high - low) / 6
     power = 10.0 ** math.floor(math.log10(rough))

@@ -17,10 +17,15 @@ import bokeh
 import ipywidgets
 import traitlets
 
-__all__ = ["BoardWidget", "BokehRuntime", "bokeh_runtime", "retire"]
+__all__ = ["BoardWidget", "BokehRuntime", "TimelineWidget", "bokeh_runtime", "retire"]
 
 _STATIC = Path(__file__).parent / "static"
 _KEPT = 3
+
+
+def _script(name: str) -> str:
+    """A widget's module: what all figures need of the page, then its own."""
+    return "\n".join((_STATIC / part).read_text("utf-8") for part in ("page.js", name))
 
 
 class BokehRuntime(anywidget.AnyWidget):
@@ -49,7 +54,7 @@ class BoardWidget(anywidget.AnyWidget):
     Set several traits under ``hold_sync()``: they then arrive together.
     """
 
-    _esm = _STATIC / "board.js"
+    _esm = _script("board.js")
     _css = _STATIC / "board.css"
     runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
     figures = traitlets.Unicode("[]").tag(sync=True)
@@ -62,12 +67,24 @@ class BoardWidget(anywidget.AnyWidget):
     """Another number at least once a second: from its absence the page tells a dead kernel."""
 
 
+class TimelineWidget(anywidget.AnyWidget):
+    """Brings a static timeline on the page to life; never displayed itself."""
+
+    _esm = _script("timeline.js")
+    _css = _STATIC / "board.css"
+    runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
+    item = traitlets.Unicode().tag(sync=True)
+    """The figure, as JSON of Bokeh's ``json_item``."""
+    anchor = traitlets.Unicode().tag(sync=True)
+    """What the element to put it in has in ``data-nbmn-timeline``."""
+
+
 @functools.cache
-def _retired() -> deque[BoardWidget]:
+def _retired() -> deque[anywidget.AnyWidget]:
     return deque()
 
 
-def retire(widget: BoardWidget) -> None:
+def retire(widget: anywidget.AnyWidget) -> None:
     """Let go of a board that is over; the last few stay, for pages that still show them.
 
     Each open widget is sent again with every reload of a page.

@@ -6,7 +6,6 @@ import gc
 import os
 import socket
 import sys
-import time
 from typing import Any
 
 from nbmn.messages import Endpoint, RankInfo
@@ -72,10 +71,12 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
 
     import nbmn
     from nbmn.communicators import world
+    from nbmn.engine.blackbox import BlackBox
     from nbmn.engine.cells import prepare_shell
-    from nbmn.engine.lines import describe
     from nbmn.engine.reporter import reporter
+    from nbmn.engine.tracing import Tracer
     from nbmn.engine.transfer import channel
+    from nbmn.engine.where import Lookout
     from nbmn.parent import VARIABLE, Parent
 
     comm = nbmn.create_communicator()
@@ -88,14 +89,8 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
         names["cupy"] = xp
     shell.user_ns.update(names)
 
-    def activity() -> tuple[str, float, str] | None:
-        now = world().activity()
-        if now is None:
-            return None
-        return now.operation, time.monotonic() - now.since, describe(now.file, now.line)
-
-    line = reporter()
-    line.activity = activity
+    line, box = reporter(), BlackBox()
+    line.lookout, line.tracer, line.alive = Lookout(world()), Tracer(world()), box.alive
     line.connect(comm.rank, endpoint, expect_pings=not _notebook_is_here(VARIABLE, Parent))
     return RankInfo(
         rank=comm.rank,
@@ -105,6 +100,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
         pid=os.getpid(),
         device=device,
         mpi=_library(MPI.Get_library_version()),
+        box=box.descriptor,
     )
 
 

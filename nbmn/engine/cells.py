@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import bdb
 import io
+import os
 import sys
 import warnings
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from IPython import get_ipython
 from IPython.core.compilerop import CachingCompiler
+from IPython.core.error import TryNext
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbmn.engine.guard import guarded
 from nbmn.engine.lines import cell_filename, cell_label, failing_line
-from nbmn.engine.reporter import reporter
+from nbmn.engine.reporter import Reporter, reporter
 from nbmn.messages import CellError, CellReply, CellRequest
 
 LONGEST_MESSAGE = 2000
@@ -44,6 +48,8 @@ def prepare_shell(shell: InteractiveShell) -> None:
     shell.set_custom_exc((BaseException,), _remember)
     warnings.filterwarnings("ignore", "To exit: use")
     sys.stdin = _NoKeyboard()
+    sys.breakpointhook = _no_breakpoint
+    shell.set_hook("show_in_pager", _show_at_prompt, 10)
     # IPython's own would end the engine, and with it all other ranks.
     shell.user_ns["exit"] = shell.user_ns["quit"] = _exit
 
@@ -59,10 +65,32 @@ class _NoKeyboard(io.TextIOBase):
 
     def readline(self, size: int = -1) -> str:  # type: ignore[override]
         raise OSError(
-            "a rank has no keyboard: ask in a cell of the notebook and %mn_push the answer"
+            "a rank has no keyboard: ask in a cell of the notebook and %mn_push the answer; "
+            f"to debug, run the cell with %%mn --debug {reporter().rank}"
         )
 
     read = readline
+
+
+class BreakpointError(RuntimeError):
+    """A breakpoint in a cell that opens no prompt."""
+
+
+def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
+    if os.environ.get("PYTHONBREAKPOINT") == "0":
+        return
+    rank = reporter().rank
+    raise BreakpointError(
+        f"breakpoint() on a rank needs a prompt: run the cell with %%mn --debug {rank} (the rank "
+        "to be debugged; the others pass their breakpoints by)"
+    )
+
+
+def _show_at_prompt(shell: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
+    """What a pager would show, such as ``name?``, where a debugger's commands are answered."""
+    if reporter().console is None:
+        raise TryNext
+    print(data.get("text/plain", "") if isinstance(data, dict) else data)
 
 
 def _exit(code: object = None) -> None:
@@ -91,7 +119,12 @@ def run_cell(request: CellRequest) -> CellReply:
 
     def work() -> tuple[bytes | None, BaseException | None]:
         shell.compile.label = request.label
-        result = shell.run_cell(request.code, store_history=False)
+        if request.post_mortem:
+            from nbmn.engine.debugger import post_mortem
+
+            return None, post_mortem(line)
+        with _breakpoints(line, request):
+            result = shell.run_cell(request.code, store_history=False)
         failure = result.error_before_exec or result.error_in_exec
         if failure is not None:
             return None, failure  # raised again, its traceback would begin in our lines
@@ -105,6 +138,14 @@ def run_cell(request: CellRequest) -> CellReply:
     reported = line.has_reported
     line.end(*_status(error, summary))
     return CellReply(line.rank, summary, value, reported)
+
+
+def _breakpoints(line: Reporter, request: CellRequest) -> AbstractContextManager[object]:
+    if request.debug is None:
+        return nullcontext()
+    from nbmn.engine.debugger import breakpoints  # takes a while to load, and is seldom used
+
+    return breakpoints(line, request.debug)
 
 
 def _status(error: BaseException | None, summary: CellError | None) -> tuple[str, str]:
@@ -129,6 +170,11 @@ def _pickle(value: Any) -> bytes:
 def summarise(shell: InteractiveShell, error: BaseException) -> CellError:
     """An exception as text; never raises, whatever the exception's own methods do."""
     kind = type(error)
+    if isinstance(error, BreakpointError):
+        return CellError(kind.__name__, message_of(error), failing_line(error.__traceback__))
+    if isinstance(error, bdb.BdbQuit):
+        where = str(error) or failing_line(error.__traceback__)
+        return CellError(kind.__name__, "the debugger was left", where)
     if isinstance(error, SyntaxError):
         where = f"cell {cell_label(error.filename or '') or error.filename} line {error.lineno}"
         message = error.msg

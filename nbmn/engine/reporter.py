@@ -15,17 +15,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from nbmn.messages import Endpoint
-from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step, encode
+from nbmn.records import (
+    Frame,
+    Heartbeat,
+    Record,
+    RunEnded,
+    RunStarted,
+    Said,
+    Span,
+    Stack,
+    Step,
+    Timeline,
+    Wait,
+    encode,
+)
 
-RATE = 4.0
-"""Batches per second at most; the board redraws no more often."""
-HEARTBEAT = 0.5
-"""Seconds between two heartbeats."""
+RATE = 5.0
+"""Batches per second at most."""
+HEARTBEAT = 0.35
+"""Seconds between two heartbeats; the thread comes by at multiples of 1 / RATE."""
 BATCH = 500
 """Records in one message at most."""
 OUTBOX = 20_000
@@ -41,6 +55,33 @@ _UNCHANGING = frozenset({float, int, bool, np.float64, np.float32, np.float16})
 """Types whose values the thread may read later."""
 
 
+class Lookout(Protocol):
+    """Tells what the main thread does; as :class:`nbmn.engine.where.Lookout`."""
+
+    def waits(self) -> tuple[str, str, float, Wait] | None: ...
+    def begun(self) -> dict[str, int]: ...
+    def line(self) -> str: ...
+    def blocked(self) -> str: ...
+    def stack(self) -> tuple[Frame, ...]: ...
+
+
+class Tracer(Protocol):
+    """Tells what the main thread did; as :class:`nbmn.engine.tracing.Tracer`."""
+
+    def spans(self, steps: int) -> tuple[Span, ...]: ...
+
+
+class Console(Protocol):
+    """Where the person types; as :class:`nbmn.engine.console.Console`."""
+
+    closed: bool
+    where: str
+
+    @property
+    def seconds(self) -> float | None: ...
+    def answer(self, question: int, text: str) -> None: ...
+
+
 class Reporter:
     """This process's line to the notebook.
 
@@ -50,8 +91,14 @@ class Reporter:
 
     def __init__(self) -> None:
         self.rank = 0
-        self.activity: Callable[[], tuple[str, float, str] | None] = lambda: None
-        """Gives (operation, seconds, where) while in a collective; may be called by any thread."""
+        self.lookout: Lookout | None = None
+        """Asked by the thread."""
+        self.tracer: Tracer | None = None
+        """Asked by the thread."""
+        self.console: Console | None = None
+        """While this rank is debugged."""
+        self.alive: Callable[[], None] = lambda: None
+        """Called by the thread with each heartbeat."""
         # Bounded: of a loop that reports faster than can be sent, the newest steps count.
         self._outbox: deque[Record | _Queued] = deque(maxlen=OUTBOX)
         self._run = ""
@@ -153,6 +200,14 @@ class Reporter:
             epoch = float(epoch)
         self._outbox.append((self._run, time.time(), self._iteration, values, samples, epoch))
 
+    def say(self, text: str, question: int = 0, last: bool = False) -> None:
+        """Queue text for the notebook, as :class:`nbmn.records.Said`; waits while there is much."""
+        while len(self._outbox) > OUTBOX // 2:
+            time.sleep(0.001)  # as a terminal does; nothing that is printed gets lost
+        self._send(Said(self.rank, self._run, time.time(), text, question, last))
+        if question or last:
+            self._wake()
+
     def _send(self, record: Record) -> None:
         if self._thread is not None:
             self._outbox.append(record)
@@ -183,6 +238,7 @@ class Reporter:
             batch: list[Record] = []
             if time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
+                self.alive()
                 batch.append(self.heartbeat())
             behind = self._flush(socket, batch)
             # A command is answered at once; so is the wish to send.
@@ -194,6 +250,12 @@ class Reporter:
                 heard = time.monotonic()
                 if command == b"interrupt":
                     self._interrupt(arguments[0].decode())
+                elif command == b"answer":
+                    self._answer(*arguments)
+                elif command == b"where":
+                    socket.send(encode([self.stack()]))
+                elif command == b"trace":
+                    socket.send(encode([self.timeline(int(arguments[0]))]))
             elif expect_pings and time.monotonic() - heard > SILENCE:
                 os._exit(1)
 
@@ -218,22 +280,59 @@ class Reporter:
 
     def heartbeat(self) -> Heartbeat:
         """What this rank is doing at this moment; may be called by any thread."""
-        run, since = self._run, self._since
-        now = time.time()
-        collective = self.activity() if run else None
-        if collective is not None:
-            operation, seconds, where = collective
-            return Heartbeat(self.rank, run, now, "waiting", operation, where, seconds)
-        state = "running" if run else "idle"
-        return Heartbeat(self.rank, run, now, state, seconds=time.monotonic() - since)
+        run, since, look = self._run, self._since, self.lookout
+        beat = Heartbeat(self.rank, run, time.time(), "running" if run else "idle")
+        seconds = time.monotonic() - since
+        if look is None:
+            return replace(beat, seconds=seconds)
+        begun = look.begun()
+        console = self.console
+        asked = console.seconds if console is not None else None
+        if console is not None and asked is not None:
+            where = console.where or look.line()
+            return replace(beat, state="debugging", where=where, seconds=asked, begun=begun)
+        waits = look.waits() if run else None
+        if waits is not None:
+            operation, where, seconds, wait = waits
+            return replace(
+                beat,
+                state="waiting",
+                operation=operation,
+                where=where,
+                seconds=seconds,
+                wait=wait,
+                begun=begun,
+            )
+        where, blocked = (look.line(), look.blocked()) if run else ("", "")
+        return replace(beat, where=where, seconds=seconds, blocked=blocked, begun=begun)
+
+    def timeline(self, steps: int) -> Timeline:
+        """What this rank did in its last steps; may be called by any thread."""
+        spans = self.tracer.spans(steps) if self.tracer is not None else ()
+        return Timeline(self.rank, self._run, time.time(), time.monotonic(), spans)
+
+    def stack(self) -> Stack:
+        """Where this rank is at this moment; may be called by any thread."""
+        frames = self.lookout.stack() if self.lookout is not None and self._run else ()
+        return Stack(self.rank, self._run, time.time(), frames, self.heartbeat())
 
     def _interrupt(self, run: str) -> None:
         # Under the lock the run cannot change, so a late interrupt never hits the next cell.
         with self._lock:
             if run == self._run:
+                console = self.console
+                if console is not None:
+                    console.closed = True
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                if console is not None:
+                    console.answer(0, "")  # Python drops an interrupt that lands in a finalizer
             else:
                 self._cancelled.append(run)  # ended already, or not begun yet
+
+    def _answer(self, run: bytes, question: bytes, text: bytes) -> None:
+        console = self.console
+        if console is not None and run.decode() == self._run:
+            console.answer(int(question), text.decode())
 
 
 def _held(name: str, value: Any) -> Any:

@@ -12,6 +12,7 @@ from IPython import get_ipython
 
 from nbmn.engine.reporter import Reporter, reporter
 from nbmn.optimizers import DoubleBufferingOptimizer
+from nbmn.phases import phases
 
 NAME = "nbmn_live_report"
 
@@ -31,6 +32,7 @@ class LiveReport(Extension):
         self._line = line
 
     def __call__(self, trainer: Trainer) -> None:
+        phases().reach()
         updater = trainer.updater
         self._line.step(
             {name: value for name, value in trainer.observation.items() if _is_scalar(value)},
@@ -38,6 +40,7 @@ class LiveReport(Extension):
             iteration=updater.iteration,
             epoch=getattr(updater, "epoch_detail", None),
         )
+        phases().mark("data")
 
 
 def train(trainer: Any, name: str = "trainer") -> None:
@@ -67,10 +70,11 @@ def train(trainer: Any, name: str = "trainer") -> None:
     iterations, epochs = _goal(trainer)
     line.start_run(name, iterations, epochs)
     __tracebackhide__ = True  # these lines explain nothing to the user
-    trainer.run(show_loop_exception_msg=False)  # the notebook shows it
-    for optimizer in _optimizers(trainer.updater):
-        if isinstance(optimizer, DoubleBufferingOptimizer):
-            optimizer.flush()  # it may have stopped in the midst of an epoch
+    with phases().trainer():
+        trainer.run(show_loop_exception_msg=False)  # the notebook shows it
+        for optimizer in _optimizers(trainer.updater):
+            if isinstance(optimizer, DoubleBufferingOptimizer):
+                optimizer.flush()  # it may have stopped in the midst of an epoch
 
 
 def train_named(name: str) -> None:

@@ -15,6 +15,7 @@ from nbmn.communicators.background import Background
 from nbmn.communicators.models import Averaged, Gradients, Share, Terms, collect, describe
 from nbmn.communicators.parameters import beside, named
 from nbmn.optimizers.multi_node import MultiNodeOptimizer, Step
+from nbmn.phases import phases
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -92,6 +93,7 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
         BrokenCommunicatorError
             Averaging failed or was interrupted, here or on another rank.
         """
+        phases().reach()
         background = self._join()
         step = Step(lossfun, args, kwds)
         self._compute(step)
@@ -102,6 +104,7 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
         self._start(background, mine)
         self._apply(before)
         self._inside = False
+        phases().mark("extensions")
 
     def flush(self) -> None:
         """Apply what is still being averaged, if anything is; collective.
@@ -207,7 +210,7 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
                 param.grad = beside(param, mean)
                 # Dynamic loss scaling may have changed it since.
                 param._loss_scale = scale
-        self.actual_optimizer.update(None)
+        self._apply_gradients()
 
     def _awaited(self) -> Means | None:
         """Return what is pending, without taking it; local."""

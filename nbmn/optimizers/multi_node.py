@@ -12,6 +12,7 @@ import chainer
 
 from nbmn.communicators.models import Averaged, Share
 from nbmn.optimizers.repeating import Among, TalksToOthersError
+from nbmn.phases import phase, phases
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -79,6 +80,7 @@ class MultiNodeOptimizer:
         MismatchError
             On all ranks: the ranks' models have different parameters.
         """
+        phases().reach()
         step = Step(lossfun, args, kwds)
         self._compute(step)
         self._enter()
@@ -86,8 +88,9 @@ class MultiNodeOptimizer:
         while self._average(share) is Averaged.STALE:
             # A part of the model that some rank has just used for the first time, or a rank apart.
             share = self._restore(step)
-        self.actual_optimizer.update(None)
+        self._apply_gradients()
         self._inside = False
+        phases().mark("extensions")
 
     def serialize(self, serializer: chainer.AbstractSerializer) -> None:
         """Save or load the wrapped optimizer's state; local.
@@ -97,6 +100,10 @@ class MultiNodeOptimizer:
         self.actual_optimizer.serialize(serializer)
         if isinstance(serializer, chainer.Deserializer):
             self._apart = True
+
+    def _apply_gradients(self) -> None:
+        with phase("update"):
+            self.actual_optimizer.update(None)
 
     def _compute(self, step: Step) -> None:
         if step.lossfun is not None:
@@ -203,12 +210,14 @@ class MultiNodeOptimizer:
 
     def _backward(self, step: Step) -> None:
         actual = self.actual_optimizer
-        loss = step.lossfun(*step.args, **step.kwds)
-        if getattr(actual, "_use_cleargrads", True):
-            actual.target.cleargrads()
-        else:
-            actual.target.zerograds()
-        loss.backward(loss_scale=actual._loss_scale)
+        with phase("forward"):
+            loss = step.lossfun(*step.args, **step.kwds)
+        with phase("backward"):
+            if getattr(actual, "_use_cleargrads", True):
+                actual.target.cleargrads()
+            else:
+                actual.target.zerograds()
+            loss.backward(loss_scale=actual._loss_scale)
 
     def __getattr__(self, name: str) -> Any:
         if name in self._OWN:  # not there yet: while being copied or unpickled

@@ -65,16 +65,24 @@ class Notebook:
         seconds: float = CELL_SECONDS,
         on_message: Callable[[Ran], None] = lambda ran: None,
         presses: int = 1,
+        typed: Callable[[str, Ran], str | None] | None = None,
     ) -> Ran:
         """Run a cell; press the stop button once ``interrupt_when`` holds, ``presses`` times.
 
-        ``on_message`` sees what there is so far, after each message.
+        ``on_message`` sees what there is so far, after each message. ``typed`` gives what the
+        person types at a prompt, knowing what there is so far; None for nothing yet. Without
+        it the front end cannot ask.
         """
         ran = Ran(ok=False)
 
         def hook(message: dict[str, Any]) -> None:
             ran.take(message)
             on_message(ran)
+
+        def ask(message: dict[str, Any]) -> None:
+            answer = typed(message["content"]["prompt"], ran)
+            if answer is not None:
+                self.client.input(answer)
 
         done = threading.Event()
 
@@ -95,7 +103,13 @@ class Notebook:
         if interrupt_when is not None:
             button.start()
         try:
-            reply = self.client.execute_interactive(code, output_hook=hook, timeout=seconds)
+            reply = self.client.execute_interactive(
+                code,
+                allow_stdin=typed is not None,
+                output_hook=hook,
+                stdin_hook=ask,
+                timeout=seconds,
+            )
         finally:
             done.set()
             if interrupt_when is not None:
@@ -128,6 +142,11 @@ class Notebook:
         import ast
 
         return ast.literal_eval(self.check(f"print(repr({expression}))").streams["stdout"])
+
+    def next_cell(self) -> str:
+        """What the next cell is called where its lines are named, such as ``cell [12]``."""
+        reply = self.client.execute_interactive("pass", timeout=CELL_SECONDS)
+        return f"cell [{reply['content']['execution_count'] + 1}]"
 
     def descendants(self) -> list[psutil.Process]:
         """Every process under the kernel that is part of a cluster."""

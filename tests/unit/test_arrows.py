@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "global_except_hook": {"communicators"},
     "nccl": set(),
     "testing": set(),
-    "engine": {"nbmn", "communicators", "optimizers", *SHARED},
+    "engine": {"nbmn", "communicators", "compat", "optimizers", *SHARED},
     "dashboard": {"compat", "records"},
     # The notebook names functions of the rank's side, to have them called there.
     "cluster": {"nbmn", "engine", *SHARED},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from nbmn.cluster.errors import NoRanksError, RanksFailed, fold
+from nbmn.debug.diagnosis import Diagnosis
+from nbmn.debug.states import RankState
 from nbmn.messages import CellError
 
 
@@ -20,15 +22,15 @@ def test_what_a_person_reads() -> None:
     failures = fold(
         {r: CellError("KeyError", "'x'", "cell [3] line 1", "the trace\n") for r in range(3)}
     )
-    error = RanksFailed(failures, ["rank 3 waited; nbmn freed it"])
-    assert str(error) == (
-        "ranks 0–2 raised KeyError at cell [3] line 1: 'x'\nrank 3 waited; nbmn freed it"
-    )
+    waits = (RankState(3, "waiting", "cell [3] line 4", 1.25, "barrier"),)
+    error = RanksFailed(failures, Diagnosis("raised", (0, 1, 2), waits, "…"))
+    freed = "rank 3 waited in barrier (cell [3] line 4) for 1.2 s, and nbmn freed it"
+    assert str(error) == f"ranks 0–2 raised KeyError at cell [3] line 1: 'x'\n{freed}"
     lines = [re.sub(r"\x1b\[\d*m", "", line) for line in error._render_traceback_()]
     assert lines == [
         "ranks 0–2 raised KeyError at cell [3] line 1: 'x'",
+        freed,
         "the trace",
-        "rank 3 waited; nbmn freed it",
     ]
 
 

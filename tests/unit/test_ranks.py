@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbmn.cluster.ranks import name_ranks, parse_ranks
+from nbmn.ranks import name_ranks, parse_ranks
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from nbmn.cluster.listener import Listener
 from nbmn.engine import report
 from nbmn.engine.reporter import Reporter, reporter
-from nbmn.records import Record, RunEnded, RunStarted, Step
+from nbmn.records import Frame, Record, RunEnded, RunStarted, Step, Wait
 
 
 class Heard:
@@ -122,13 +122,41 @@ def test_wrong_values_and_counts_fail_at_the_users_line() -> None:
         line.step({"grid": np.ones((2, 2))})
 
 
+WAIT = Wait(7, "5", 3, (0, 1))
+
+
+class Seen:
+    """What a lookout may say."""
+
+    wait: tuple[str, str, float, Wait] | None = None
+
+    def waits(self) -> tuple[str, str, float, Wait] | None:
+        return self.wait
+
+    def begun(self) -> dict[str, int]:
+        return {"5": 3}
+
+    def line(self) -> str:
+        return "cell [1] line 1"
+
+    def blocked(self) -> str:
+        return "sleeps"
+
+    def stack(self) -> tuple[Frame, ...]:
+        return (Frame("cell [1] line 1", "<module>", "x"),)
+
+
 def test_heartbeat_says_what_goes_on() -> None:
     line = Reporter()
     assert line.heartbeat().state == "idle"
     line.begin("r")
     assert (line.heartbeat().state, line.heartbeat().run) == ("running", "r")
-    line.activity = lambda: ("allreduce", 2.0, "cell [1] line 2")
+    line.lookout = Seen()
+    assert line.heartbeat().where == "cell [1] line 1"
+    assert line.heartbeat().blocked == "sleeps"
+    line.lookout.wait = ("allreduce", "cell [1] line 2", 2.0, WAIT)
     beat = line.heartbeat()
+    assert (beat.wait, beat.begun) == (WAIT, {"5": 3})
     assert (beat.state, beat.operation, beat.where, beat.seconds) == (
         "waiting",
         "allreduce",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from nbmn.cluster.listener import LastBeat
 from nbmn.cluster.tables import StartProgress, doing, ranks_table, start_table, status_table
+from nbmn.debug.states import Heard
 from nbmn.messages import RankInfo
 from nbmn.records import Heartbeat
 
 INFO = RankInfo(0, 2, 0, "node<1>", 123, "CPU", "MPICH 5.0.2")
 
 
-def _beat(run: str, state: str, age: float = 0.5, **details: object) -> LastBeat:
-    return LastBeat(Heartbeat(0, run, 0.0, state, **details), 100.0 - age)
+def _beat(run: str, state: str, age: float = 0.5, **details: object) -> Heard:
+    return Heard(Heartbeat(0, run, 0.0, state, **details), 100.0 - age)
 
 
 def test_what_a_rank_does() -> None:

@@ -1,0 +1,40 @@
+"""``%mn_trace``: what each rank did in its last steps."""
+
+from __future__ import annotations
+
+from IPython.core.error import UsageError
+from IPython.core.magic import line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from nbmn.dashboard.lanes import lanes
+from nbmn.dashboard.timeline_page import show_timeline
+from nbmn.debug.trace import one_host, trace
+from nbmn.magics.context import ContextMagics
+from nbmn.ranks import name_ranks
+
+
+@magics_class
+class TraceMagics(ContextMagics):
+    """Look at time."""
+
+    @magic_arguments()
+    @argument("steps", nargs="?", type=int, default=10, help="how many steps (default 10)")
+    @argument("--ranks", default="all", help="of which ranks (default all)")
+    @line_magic
+    def mn_trace(self, line: str) -> None:
+        """Show what each rank did in its last steps, as a timeline; also while they train.
+
+        Data, forward, backward, communication, waiting for others, update. A loop of your own
+        marks what it does by ``with nbmn.phase("data"):``.
+        """
+        args = parse_argstring(self.mn_trace, line)
+        if args.steps < 1:
+            raise UsageError("%mn_trace shows at least one step")
+        session = self.context.require_session()
+        ranks = self.context.choose_ranks([args.ranks])
+        told = trace(session, args.steps, ranks)
+        silent = sorted(set(ranks) - {timeline.rank for timeline in told})
+        if silent:
+            print(f"{name_ranks(silent)} did not answer; %mn_where tells what they are in")
+        live = getattr(self.shell, "kernel", None) is not None
+        show_timeline(lanes(told, one_host(session, ranks)), live)

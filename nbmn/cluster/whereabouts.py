@@ -1,0 +1,54 @@
+"""Asks ranks where they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from nbmn.cluster.session import Session
+from nbmn.cluster.watching import probed
+from nbmn.debug import probe
+from nbmn.debug.stacks import Place
+from nbmn.debug.states import Heard, RankState, in_cell
+from nbmn.engine import blackbox
+from nbmn.messages import RankInfo
+from nbmn.records import Stack
+
+PATIENCE = blackbox.PATIENCE + 0.3
+"""Seconds that ranks have to answer; one that cannot has left its stack by then."""
+LOOK = 0.01
+
+
+def where(session: Session, ranks: Sequence[int]) -> list[Place]:
+    """Where ranks are at this moment; also while they run a cell, and if they are stuck.
+
+    A rank whose interpreter is held by native code cannot answer. If it is on this
+    host, the stack that it left when it fell silent is read.
+    """
+    listener = session.listener
+    listener.ask_where(ranks)
+    deadline = time.monotonic() + PATIENCE
+    while not listener.stacks.keys() >= set(ranks) and time.monotonic() < deadline:
+        time.sleep(LOOK)
+    stacks = dict(listener.stacks)
+    running = {rank: run.request.run for rank, run in session.running().items()}
+    return [_place(session, session.ranks[r], stacks.get(r), running.get(r)) for r in ranks]
+
+
+def _place(session: Session, info: RankInfo, stack: Stack | None, run: str | None) -> Place:
+    rank, now = info.rank, time.monotonic()
+    here = probe.is_here(info.host)
+    pid = info.pid if here else None
+    if stack is not None:
+        if not stack.run:
+            return Place(RankState(rank, "outside"), pid=pid)
+        return Place(in_cell(rank, stack.run, Heard(stack.beat, now), now), stack.frames, pid)
+    if run is None:
+        return Place(RankState(rank, "outside"), pid=pid)
+    heard = session.listener.beats.get(rank)
+    age = now - heard.arrived if heard is not None else 0.0
+    where = heard.beat.where if heard is not None and heard.beat.run == run else ""
+    state = RankState(rank, "silent", where, age)
+    if not here:
+        return Place(state)
+    return Place(*probed(state, info), info.pid)

@@ -1,0 +1,232 @@
+"""What ranks did, side by side on one clock; who is late, and in what. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nbmn.records import Span, Timeline
+
+__all__ = ["PHASES", "Bar", "Lanes", "Straggler", "lanes"]
+
+PHASES = ("data", "forward", "backward", "update", "extensions")
+"""Phases with colours of their own, in the order of a step; then come others."""
+WAITING, COMMUNICATION = "waiting", "communication"
+LATE = 0.1
+"""Share of the time that others wait for a rank from which on it is called a straggler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of a rank's lane; bars of a lane do not overlap."""
+
+    rank: int
+    kind: str
+    """A phase, ``communication``, or ``waiting`` for ranks that have not come yet."""
+    begin: float
+    """Seconds since the beginning of the picture."""
+    end: float
+    where: str
+    """The user's line, such as ``cell [12] line 3``."""
+    detail: str = ""
+    """Of communication, which."""
+    lasting: bool = False
+    """It has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank for which the others wait."""
+
+    rank: int
+    share: float
+    """Of the whole time, 0 to 1."""
+    times: int
+    """Collectives to which it came last."""
+    kind: str = ""
+    """The phase in which it takes longer than the others; empty if there is none."""
+    where: str = ""
+    mine: float = 0.0
+    """Seconds of that phase, for each step."""
+    theirs: float = 0.0
+    """The median of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The last steps of some ranks."""
+
+    ranks: tuple[int, ...]
+    seconds: float
+    """From the first begin to the last end."""
+    steps: int
+    """Updates that each rank has made, the most of any."""
+    bars: tuple[Bar, ...]
+    shares: Mapping[int, Mapping[str, float]]
+    """Seconds by rank and kind."""
+    stragglers: tuple[Straggler, ...]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What there is, in the order of a step."""
+        there = {bar.kind for bar in self.bars}
+        known = [*PHASES[:3], COMMUNICATION, WAITING, *PHASES[3:]]
+        return tuple([k for k in known if k in there] + sorted(there - set(known)))
+
+
+def lanes(timelines: Sequence[Timeline], one_host: bool = True) -> Lanes:
+    """Put what ranks told side by side.
+
+    Parameters
+    ----------
+    one_host
+        All ranks have the same clock; otherwise their wall clocks are what they have in common.
+    """
+    shifted = [_on_one_clock(timeline, one_host) for timeline in timelines]
+    spans = {timeline.rank: timeline.spans for timeline in shifted if timeline.spans}
+    ranks = tuple(sorted(timeline.rank for timeline in timelines))
+    if not spans:
+        return Lanes(ranks, 0.0, 0, (), {rank: {} for rank in ranks}, ())
+    begin = min(span.begin for each in spans.values() for span in each)
+    end = max(span.end or span.begin for each in spans.values() for span in each)
+    arrivals = _arrivals(spans)
+    bars = []
+    for rank, each in sorted(spans.items()):
+        pieces = [piece for span in each for piece in _split(span, arrivals, end)]
+        flat = _flat([replace(piece, rank=rank) for piece in pieces])
+        bars += [replace(bar, begin=bar.begin - begin, end=bar.end - begin) for bar in flat]
+    shares = {rank: dict[str, float]() for rank in ranks}
+    for bar in bars:
+        shares[bar.rank][bar.kind] = shares[bar.rank].get(bar.kind, 0.0) + bar.end - bar.begin
+    steps = max(sum(span.name == "update" for span in each) for each in spans.values())
+    late = _stragglers(arrivals, bars, shares, end - begin, max(1, steps))
+    return Lanes(ranks, end - begin, steps, tuple(bars), shares, late)
+
+
+def _on_one_clock(timeline: Timeline, one_host: bool) -> Timeline:
+    """The timeline with lasting spans up to now, and times that all ranks share."""
+    shift = 0.0 if one_host else timeline.time - timeline.clock
+    spans = tuple(
+        replace(span, begin=span.begin + shift, end=None if span.end is None else span.end + shift)
+        for span in timeline.spans
+    )
+    if any(span.end is None for span in spans):
+        now = Span("", timeline.clock + shift, timeline.clock + shift, "")
+        spans = (*spans, now)
+    return replace(timeline, spans=spans)
+
+
+Arrivals = Mapping[tuple[str, int], Mapping[int, float]]
+"""When each rank came to a collective, by communicator and number."""
+
+
+def _arrivals(spans: Mapping[int, Sequence[Span]]) -> Arrivals:
+    found: defaultdict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    for rank, each in spans.items():
+        for span in each:
+            if span.link and span.number:
+                found[span.link, span.number][rank] = span.begin
+    return found
+
+
+def _split(span: Span, arrivals: Arrivals, now: float) -> list[Bar]:
+    """A span as bars: of a collective, what it waits for others, and the rest."""
+    end = now if span.end is None else span.end
+    lasting = span.end is None
+    if not span.name:
+        return []
+    if not span.link:
+        return [Bar(0, span.name, span.begin, end, span.where, "", lasting)]
+    size = f", {_size(span.nbytes)}" if span.nbytes else ""
+    detail = f"{span.name}{f' #{span.number}' if span.number else ''}{size}"
+    if lasting:
+        return [Bar(0, WAITING, span.begin, end, span.where, detail, True)]
+    came = arrivals.get((span.link, span.number), {})
+    last = min(max(came.values(), default=span.begin), end)
+    pieces = [(WAITING, span.begin, last), (COMMUNICATION, max(last, span.begin), end)]
+    return [Bar(0, kind, a, b, span.where, detail) for kind, a, b in pieces if b > a]
+
+
+def _flat(bars: Iterable[Bar]) -> list[Bar]:
+    """Bars of one lane without overlap: what began later lies on top."""
+    ordered = sorted(bars, key=lambda bar: (bar.begin, -bar.end))
+    edges = sorted({edge for bar in ordered for edge in (bar.begin, bar.end)})
+    found: list[Bar] = []
+    stack: list[Bar] = []
+    coming = iter(ordered)
+    ahead = next(coming, None)
+    for begin, end in itertools.pairwise(edges):
+        while ahead is not None and ahead.begin <= begin:
+            stack.append(ahead)
+            ahead = next(coming, None)
+        stack = [bar for bar in stack if bar.end > begin]
+        if not stack:
+            continue
+        top = stack[-1]
+        last = found[-1] if found else None
+        if last is not None and last.end == begin and _alike(last, top):
+            found[-1] = replace(last, end=end)
+        else:
+            found.append(replace(top, begin=begin, end=end))
+    return found
+
+
+def _alike(one: Bar, other: Bar) -> bool:
+    return (one.kind, one.where, one.detail) == (other.kind, other.where, other.detail)
+
+
+def _stragglers(
+    arrivals: Arrivals,
+    bars: Sequence[Bar],
+    shares: Mapping[int, Mapping[str, float]],
+    seconds: float,
+    steps: int,
+) -> tuple[Straggler, ...]:
+    delays: Counter[int] = Counter()
+    times: Counter[int] = Counter()
+    for came in arrivals.values():
+        if len(came) < 2:
+            continue
+        *_, before, last = sorted(came.values())
+        rank = max(came, key=came.__getitem__)
+        delays[rank] += last - before  # type: ignore[assignment]
+        times[rank] += 1
+    found = []
+    for rank, delay in delays.most_common():
+        if seconds > 0 and delay / seconds >= LATE:
+            cause = _cause(rank, bars, shares, steps)
+            found.append(Straggler(rank, delay / seconds, times[rank], *cause))
+    return tuple(found)
+
+
+def _cause(
+    rank: int, bars: Sequence[Bar], shares: Mapping[int, Mapping[str, float]], steps: int
+) -> tuple[str, str, float, float]:
+    """The phase in which a rank takes longer than the others."""
+    others = [share for other, share in shares.items() if other != rank and share]
+    excess = {
+        kind: seconds - statistics.median(share.get(kind, 0.0) for share in others)
+        for kind, seconds in shares[rank].items()
+        if kind not in (WAITING, COMMUNICATION) and others
+    }
+    if not excess or max(excess.values()) <= 0:
+        return "", "", 0.0, 0.0
+    kind = max(excess, key=excess.__getitem__)
+    lines = Counter[str]()
+    for bar in bars:
+        if bar.rank == rank and bar.kind == kind:
+            lines[bar.where] += bar.end - bar.begin  # type: ignore[assignment]
+    mine = shares[rank][kind]
+    return kind, lines.most_common(1)[0][0], mine / steps, (mine - excess[kind]) / steps
+
+
+def _size(nbytes: int) -> str:
+    size = float(nbytes)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

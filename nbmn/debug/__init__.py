@@ -1,0 +1,1 @@
+"""What ranks do, and why they do not go on."""

@@ -1,0 +1,182 @@
+"""Compares the fingerprints of ranks, and says in words what differs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nbmn.debug.contrast import Contrast
+from nbmn.debug.fingerprint import ITEMS, Leaf
+
+Leaves = Mapping[str, Leaf]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that have the same."""
+
+    ranks: tuple[int, ...]
+    leaf: Leaf | None
+    """None where they have no such entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An entry that is not alike on all ranks."""
+
+    path: str
+    reference: Group
+    """What most ranks have; among as many, what the lowest rank has."""
+    others: tuple[Group, ...]
+    """What the other ranks have, lowest rank first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a value compares over ranks."""
+
+    ranks: tuple[int, ...]
+    """Those that were asked."""
+    entries: int = 0
+    """Entries in all, on any of them."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """Ranks on which the expression raised, and what."""
+    differences: tuple[Difference, ...] = ()
+    nans: tuple[str, ...] = ()
+    """Paths of arrays that hold NaN and are alike on all ranks."""
+    opaque: tuple[str, ...] = ()
+    """Kinds of parts that cannot be compared."""
+    contrasts: Mapping[tuple[str, int], Contrast] = field(default_factory=dict)
+    """By path and lowest rank of a group: a closer look at arrays of the reference's shape."""
+
+
+def compare(told: Mapping[int, Leaves | str]) -> Comparison:
+    """Compare what ranks told.
+
+    Parameters
+    ----------
+    told
+        By rank: the leaves of its fingerprint, or what the expression raised there.
+    """
+    failures = {rank: leaves for rank, leaves in told.items() if isinstance(leaves, str)}
+    leaves = {rank: each for rank, each in told.items() if not isinstance(each, str)}
+    paths = list(dict.fromkeys(path for each in leaves.values() for path in each))
+    differences: list[Difference] = []
+    apart: list[str] = []
+    for path in paths:
+        groups = _groups(path, leaves)
+        if len(groups) == 1 or any(_inside(path, other) for other in apart):
+            continue
+        reference = max(groups, key=lambda group: (len(group.ranks), -group.ranks[0]))
+        others = tuple(group for group in groups if group is not reference)
+        differences.append(Difference(path, reference, others))
+        if len({group.leaf.kind if group.leaf else None for group in groups}) > 1:
+            apart.append(path)  # the parts of different things are not to be compared
+    told_apart = {difference.path for difference in differences}
+    every = [(path, leaf) for each in leaves.values() for path, leaf in each.items()]
+    return Comparison(
+        tuple(sorted(told)),
+        len(paths),
+        failures,
+        tuple(differences),
+        tuple(dict.fromkeys(p for p, leaf in every if leaf.nans and p not in told_apart)),
+        tuple(sorted({leaf.kind for _, leaf in every if not leaf.compared})),
+    )
+
+
+def _groups(path: str, leaves: Mapping[int, Leaves]) -> list[Group]:
+    members: dict[bytes | None, list[int]] = {}
+    for rank in sorted(leaves):
+        leaf = leaves[rank].get(path)
+        members.setdefault(leaf.digest if leaf else None, []).append(rank)
+    return [Group(tuple(ranks), leaves[ranks[0]].get(path)) for ranks in members.values()]
+
+
+def _inside(path: str, outer: str) -> bool:
+    rest = path[len(outer) :]
+    return path.startswith(outer) and rest[:1] in ("/", ".", "[", "{")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An array that goes from one rank to those that have another."""
+
+    path: str
+    source: int
+    targets: tuple[int, ...]
+    """The lowest rank of each group with an array of the same shape."""
+
+
+def plan(comparison: Comparison) -> tuple[Move, ...]:
+    """What has to move for a closer look, in an order that all ranks keep to."""
+    moves = []
+    for difference in comparison.differences:
+        reference = difference.reference
+        targets = tuple(
+            group.ranks[0] for group in difference.others if _comparable(group, reference)
+        )
+        if targets:
+            moves.append(Move(difference.path, reference.ranks[0], targets))
+    return tuple(moves)
+
+
+def _comparable(group: Group, reference: Group) -> bool:
+    one, other = group.leaf, reference.leaf
+    if one is None or other is None or one.shape is None:
+        return False
+    return one.shape == other.shape and one.unit == other.unit
+
+
+def closer(comparison: Comparison, contrasts: Mapping[tuple[str, int], Contrast]) -> Comparison:
+    """The comparison after a closer look: what differs in no number is alike."""
+    differences = []
+    for difference in comparison.differences:
+        others = tuple(
+            group
+            for group in difference.others
+            if not _same(
+                group, difference.reference, contrasts.get((difference.path, group.ranks[0]))
+            )
+        )
+        if others:
+            differences.append(Difference(difference.path, difference.reference, others))
+    return replace(comparison, differences=tuple(differences), contrasts=contrasts)
+
+
+def _same(group: Group, reference: Group, contrast: Contrast | None) -> bool:
+    if contrast is None or contrast.differing or not (group.leaf and reference.leaf):
+        return False
+    return group.leaf.kind == reference.leaf.kind
+
+
+def how(group: Group, reference: Group, contrast: Contrast | None = None) -> str:
+    """In words, how a group differs from the reference."""
+    mine, theirs = group.leaf, reference.leaf
+    if mine is None:
+        return "is missing"
+    if theirs is None:
+        return f"is there: {_said(mine, True)}"
+    kinds = mine.kind != theirs.kind
+    words = [f"{_said(mine, kinds)}, not {_said(theirs, kinds)}"] if kinds or not contrast else []
+    if contrast is not None and contrast.differing:
+        words.append(f"{contrast.differing:,} of {contrast.total:,} {mine.unit}")
+        at = f"at [{', '.join(map(str, contrast.where))}] " if contrast.where else ""
+        by = f"at most by {contrast.most:.3g} " if contrast.most is not None else ""
+        if mine.unit == ITEMS:
+            words.append(f"first {at}".rstrip())
+        else:
+            words.append(f"{by}{at}({contrast.here}, not {contrast.there})")
+        if contrast.nans[0] != contrast.nans[1]:
+            words.append(f"{contrast.nans[0]:,} NaN, not {contrast.nans[1]:,}")
+    return "; ".join(words)
+
+
+def _said(leaf: Leaf, with_kind: bool) -> str:
+    if not with_kind or leaf.text == leaf.kind or leaf.text.startswith(f"{leaf.kind} "):
+        return leaf.text
+    return f"{leaf.kind} {leaf.text}"
+
+
+def odd_ranks(differences: Sequence[Difference]) -> tuple[int, ...]:
+    """The ranks that have something else than the reference."""
+    return tuple(sorted({r for d in differences for group in d.others for r in group.ranks}))

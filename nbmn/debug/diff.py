@@ -1,0 +1,92 @@
+"""The notebook's side of ``%mn_diff``: ask the ranks, and show what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nbmn import frames
+from nbmn.cluster.session import Session
+from nbmn.cluster.tables import Bundle, table
+from nbmn.cluster.transfer import answers
+from nbmn.debug.comparison import Comparison, how, odd_ranks
+from nbmn.engine.differing import differ
+from nbmn.ranks import name_ranks
+
+ROWS = 24
+"""Differing entries that are shown."""
+FEW = 5
+"""Names listed in a note."""
+
+
+def diff(session: Session, expression: str, ranks: Sequence[int]) -> Comparison:
+    """Compare the value of an expression over ranks.
+
+    Raises
+    ------
+    ClusterError
+        Ranks are still busy with a cell.
+    RanksFailed
+        The comparison itself failed, for example for want of memory.
+    """
+    run = session.new_run(f"%mn_diff {expression}")
+    members = tuple(ranks)
+    with session.idle(ranks):
+        calls = session.call(ranks, differ, run, members, expression)
+    parts = answers(session, run, calls)
+    return frames.load(frames.writable(parts[members[0]]))
+
+
+def show_comparison(expression: str, comparison: Comparison) -> Bundle:
+    """A comparison as a small table."""
+    rows = [
+        [expression, name_ranks([rank]), failure, ""]
+        for rank, failure in sorted(comparison.failures.items())
+    ]
+    for difference in comparison.differences:
+        for group in difference.others:
+            contrast = comparison.contrasts.get((difference.path, group.ranks[0]))
+            words = how(group, difference.reference, contrast)
+            reference = name_ranks(difference.reference.ranks)
+            rows.append([expression + difference.path, name_ranks(group.ranks), words, reference])
+    left = len(rows) - ROWS
+    notes = [f"… {left} more rows; compare a part of it to see them"] if left > 0 else []
+    title = headline(expression, comparison)
+    notes += _notes(expression, comparison)
+    if not rows:
+        return Bundle("\n".join([title, *notes]), table(title, [], [], "\n".join(notes)).html)
+    header = ["what", "differs on", "how", "from"]
+    return table(title, header, rows[:ROWS], "\n".join(notes))
+
+
+def headline(expression: str, comparison: Comparison) -> str:
+    """The outcome in one line."""
+    words = []
+    compared = [rank for rank in comparison.ranks if rank not in comparison.failures]
+    if comparison.failures:
+        words.append(f"raised on {name_ranks(comparison.failures)}")
+    differing = len(comparison.differences)
+    entries = f"{comparison.entries:,} entr{'y' if comparison.entries == 1 else 'ies'}"
+    if differing:
+        odd = odd_ranks(comparison.differences)
+        verb = "differs" if len(odd) == 1 else "differ"
+        of = f" in {differing:,} of {entries}" if comparison.entries > 1 else ""
+        words.append(f"{name_ranks(odd)} {verb}{of}")
+    elif len(compared) > 1:
+        of = f" ({entries})" if comparison.entries > 1 else ""
+        words.append(f"alike on {name_ranks(compared)}{of}")
+    elif compared:
+        words.append(f"one rank only ({name_ranks(compared)}): nothing to compare it with")
+    return f"{expression}: {'; '.join(words)}"
+
+
+def _notes(expression: str, comparison: Comparison) -> list[str]:
+    notes = []
+    if any(len(d.reference.ranks) * 2 <= len(comparison.ranks) for d in comparison.differences):
+        notes.append("no majority: the lowest rank is the reference where as many have each value")
+    if comparison.nans:
+        paths = ", ".join(expression + path for path in comparison.nans[:FEW])
+        more = f" and {len(comparison.nans) - FEW} more" if len(comparison.nans) > FEW else ""
+        notes.append(f"NaN in {paths}{more}, alike on all ranks")
+    if comparison.opaque:
+        notes.append(f"not compared, only their types: {', '.join(comparison.opaque[:FEW])}")
+    return notes

@@ -1,0 +1,120 @@
+"""The notebook's keyboard and page, as a rank's standard input and output.
+
+A rank has neither. While it is debugged, what it prints goes out with its records and a
+line it reads comes back as a command, so that both appear in one place and in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import time
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from nbmn.engine.reporter import Reporter
+
+
+class Console:
+    """Carries text between this rank and the notebook; for one run.
+
+    Parameters
+    ----------
+    line
+        Takes what is printed to the notebook.
+    where
+        The user's line that is looked at, where it is not the one the rank stands on.
+    """
+
+    def __init__(self, line: Reporter, where: str = "") -> None:
+        self.where = where
+        self.keyboard = _Keyboard(self)
+        self.closed = False
+        """Whether the person has left: nothing that is asked from now on gets an answer."""
+        self._line = line
+        self._asked = 0
+        self._since: float | None = None
+        self._answers: SimpleQueue[tuple[int, str]] = SimpleQueue()
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the person has been asked something; None if they are not. From any thread."""
+        since = self._since
+        return None if since is None else time.monotonic() - since
+
+    def write(self, text: str) -> None:
+        """Print; may be called by any thread."""
+        self._line.say(text)
+
+    def ask(self) -> str:
+        """A line that the person types, with its newline; empty when they have left."""
+        if self.closed:
+            return ""
+        self._asked += 1
+        self._since = time.monotonic()
+        try:
+            self._line.say("", self._asked)
+            while True:
+                question, text = self._answers.get()
+                if self.closed or question == self._asked:
+                    return "" if self.closed else text
+        finally:
+            self._since = None
+
+    def answer(self, question: int, text: str) -> None:
+        """What the person typed; called by the reporter's thread."""
+        self._answers.put((question, text))
+
+    def close(self) -> None:
+        """The person has left; called by the reporter's thread."""
+        self.closed = True
+        self._answers.put((0, ""))
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Be this process's standard input, output and error, and take answers."""
+        before = sys.stdin, sys.stdout, sys.stderr
+        sys.stdin = self.keyboard  # type: ignore[assignment]
+        sys.stdout = _Page(self, before[1])  # type: ignore[assignment]
+        sys.stderr = _Page(self, before[2])  # type: ignore[assignment]
+        self._line.console = self
+        try:
+            yield
+        finally:
+            self._line.console = None
+            sys.stdin, sys.stdout, sys.stderr = before
+            self._line.say("", last=True)
+
+
+class _Keyboard(io.TextIOBase):
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        return self.console.ask()
+
+    def readable(self) -> bool:
+        return True
+
+
+class _Page(io.TextIOBase):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def __init__(self, console: Console, below: TextIO) -> None:
+        self._console = console
+        self._below = below
+        self._pid = os.getpid()
+
+    def write(self, text: str) -> int:  # type: ignore[override]
+        if os.getpid() != self._pid:
+            return self._below.write(text)  # a forked child has no reporter
+        if text:
+            self._console.write(text)
+        return len(text)
+
+    def writable(self) -> bool:
+        return True

@@ -1,0 +1,514 @@
+"""Distributed bugs that people report: what the notebook says of each, and that all goes on after.
+
+NBMN_SLOW_SECONDS is how long a rank may keep the others waiting without an alarm (60 in earnest).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from notebook_kernel import Notebook, Ran
+
+RANKS = 4
+SLOW = float(os.environ.get("NBMN_SLOW_SECONDS", "4.5"))
+SOON = 5.0
+"""Seconds within which the notebook must have said what is wrong."""
+
+SETUP = """%%mn
+import ctypes, os, signal, subprocess, time
+import chainer.functions as F
+import chainer.links as L
+
+def trained(out=10):
+    model = L.Linear(4, out)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm)
+    optimizer.setup(model)
+    return model, optimizer
+
+def step(model, optimizer):
+    model.cleargrads()
+    F.sum(model(np.ones((2, 4), model.W.dtype))).backward()
+    optimizer.update()
+
+def fail():
+    raise ValueError("boom")
+"""
+
+
+@pytest.fixture(scope="module")
+def module_zoo() -> Iterator[Notebook]:
+    notebook = Notebook()
+    notebook.check(f"%load_ext nbmn\n%mn_start {RANKS}")
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def zoo(module_zoo: Notebook) -> Notebook:
+    """Four ranks with some functions and a variable that must survive."""
+    module_zoo.check(SETUP)
+    module_zoo.check("%mn kept = 10 * comm.rank")
+    return module_zoo
+
+
+def works(zoo: Notebook) -> None:
+    """The next cell runs on all ranks, together, and finds its variables."""
+    zoo.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0]), kept")
+    assert zoo.value("got") == {rank: (RANKS, 10 * rank) for rank in range(RANKS)}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A cell, and what the notebook must say of it.
+
+    ``{cell}`` stands for the cell, ``{setup}`` for the one with the functions.
+    """
+
+    code: str
+    says: tuple[str, ...]
+    error: str = "RanksStuck"
+    kind: str = ""
+    culprits: tuple[int, ...] = ()
+
+
+def ends_by_itself(zoo: Notebook, bug: Bug) -> None:
+    cell = zoo.next_cell()
+    began = time.monotonic()
+    ran = zoo.run("%%mn\n" + bug.code, seconds=30)
+    took = time.monotonic() - began
+    assert ran.error_name == bug.error, ran.error
+    for text in bug.says:
+        pattern = re.escape(text).replace(r"\{cell\}", re.escape(cell)).replace(r"\.\.\.", ".*")
+        assert re.search(pattern, ran.error), f"{text!r} is not in\n{ran.error}"
+    assert took < SOON
+    if bug.kind:
+        found = zoo.value(
+            "(lambda e: (e.diagnosis.kind, e.diagnosis.culprits))(__import__('sys').last_value)"
+        )
+        assert found == (bug.kind, bug.culprits)
+    works(zoo)
+
+
+RAISED = {
+    "before the update": Bug(
+        "model, optimizer = trained()\nfor i in range(3):\n"
+        "    if comm.rank == 1 and i == 2:\n        raise ValueError('boom')\n"
+        "    step(model, optimizer)",
+        (
+            "rank 1 raised ValueError at {cell} line 5: boom",
+            "ranks 0, 2, 3 waited in ... #... (cell [...] line ...) for ... s, and nbmn freed them",
+        ),
+        "RanksFailed",
+        "raised",
+        (1,),
+    ),
+    "in a function of another cell": Bug(
+        "if comm.rank == 3:\n    fail()\ncomm.barrier()",
+        ("rank 3 raised ValueError at cell [", "ranks 0–2 waited in barrier #... ({cell} line 4)"),
+        "RanksFailed",
+        "raised",
+        (3,),
+    ),
+    "on two ranks": Bug(
+        "if comm.rank == 0: fail()\nif comm.rank == 2: 1 / 0\ncomm.allreduce(np.ones(3))",
+        (
+            "rank 0 raised ValueError",
+            "rank 2 raised ZeroDivisionError at {cell} line 3",
+            "ranks 1, 3 waited in allreduce #... ({cell} line 4)",
+        ),
+        "RanksFailed",
+        "raised",
+        (0, 2),
+    ),
+    "where another receives": Bug(
+        "if comm.rank == 1: fail()\nif comm.rank == 0: comm.recv(1, tag=5)",
+        ("rank 0 waited in recv from rank 1 with tag 5 ({cell} line 3)",),
+        "RanksFailed",
+        "raised",
+        (1,),
+    ),
+    "in a chain": Bug(
+        "if comm.rank == 0: fail()\nif comm.rank > 0: comm.recv(comm.rank - 1)",
+        (
+            "rank 1 waited in recv from rank 0 ({cell} line 3)",
+            "rank 3 waited in recv from rank 2 ({cell} line 3)",
+        ),
+        "RanksFailed",
+        "raised",
+        (0,),
+    ),
+}
+
+OUT_OF_DATA = {
+    "and enters the evaluator": Bug(
+        "model, optimizer = trained()\nfor i in range(9 if comm.rank == 2 else 10):\n"
+        "    step(model, optimizer)\ncomm.allreduce_obj(1.0)",
+        (
+            "rank 2 raised MismatchError at {cell} line 5",
+            "ranks 0, 1, 3 raised MismatchError at cell [",
+            "rank 2 called cell [... once less than ranks 0, 1, 3: at least one fewer iteration",
+        ),
+        "RanksFailed",
+    ),
+    "and is done": Bug(
+        "model, optimizer = trained()\nfor i in range(9 if comm.rank == 2 else 10):\n"
+        "    step(model, optimizer)",
+        (
+            "rank 2 has finished the cell; ranks 0, 1, 3 waited in ",
+            "once less than ranks 0, 1, 3: at least one fewer iteration",
+        ),
+        kind="left",
+        culprits=(2,),
+    ),
+    "two batches early": Bug(
+        "for i in range(7 - 2 * (comm.rank == 0)):\n    comm.allreduce(np.ones(1000))",
+        (
+            "rank 0 has finished the cell; ranks 1–3 waited in allreduce #... ({cell} line 3)",
+            "rank 0 called allreduce at {cell} line 3 once less than ranks 1–3: at least one fewer",
+        ),
+        kind="left",
+        culprits=(0,),
+    ),
+    "in an even lap": Bug(
+        "for i in range(4 + (comm.rank == 3)):\n    comm.allgather_obj(i)",
+        ("ranks 0–2 have finished the cell; rank 3 waited in allgather_obj", "one fewer iteration"),
+        kind="left",
+        culprits=(0, 1, 2),
+    ),
+}
+
+ONE_RANK_ONLY = {
+    name: Bug(
+        f"if comm.rank == 0:\n    {call}",
+        (
+            f"ranks 1–3 have finished the cell; rank 0 waited in {name}",
+            "({cell} line 3)",
+            f"ranks 1–3 did not call {name} at {{cell}} line 3",
+        ),
+        kind="left",
+        culprits=(1, 2, 3),
+    )
+    for name, call in {
+        "allreduce": "comm.allreduce(np.ones(3))",
+        "barrier": "comm.barrier()",
+        "create_communicator": "nbmn.create_communicator()",
+    }.items()
+}
+
+ORDER = {
+    "on one communicator": Bug(
+        "x = np.ones(3)\nif comm.rank == 0:\n    comm.bcast(x)\n    comm.allreduce(x)\n"
+        "else:\n    comm.allreduce(x)\n    comm.bcast(x)",
+        (
+            "rank 0 raised MismatchError at {cell} line 4",
+            "ranks 1–3 raised MismatchError at {cell} line 7",
+            "rank 0: bcast",
+            "rank 1: allreduce",
+        ),
+        "RanksFailed",
+    ),
+    "of two communicators": Bug(
+        "a, b = nbmn.create_communicator(), nbmn.create_communicator()\nif comm.rank < 2:\n"
+        "    a.barrier()\n    b.barrier()\nelse:\n    b.barrier()\n    a.barrier()",
+        (
+            "ranks are in different calls and wait for each other: ",
+            "ranks 0, 1 waited in barrier #1 ({cell} line 4)",
+            "ranks 2, 3 waited in barrier #1 ({cell} line 7)",
+        ),
+        kind="apart",
+        culprits=(0, 1, 2, 3),
+    ),
+    "of a collective and a message": Bug(
+        "if comm.rank == 0:\n    comm.recv(1)\nelse:\n    comm.barrier()\n"
+        "if comm.rank == 1:\n    comm.send(np.ones(3), 0)",
+        (
+            "rank 0 waited in recv from rank 1 ({cell} line 3)",
+            "ranks 1–3 waited in barrier #... ({cell} line 5)",
+        ),
+        kind="apart",
+        culprits=(0, 1, 2, 3),
+    ),
+}
+
+SHAPES = {
+    "of a model": Bug(
+        "model, optimizer = trained(101 if comm.rank == 2 else 100)\nstep(model, optimizer)",
+        ("raised MismatchError at", "parameter /", "rank 2: (101,", "ranks 0, 1, 3: (100,"),
+        "RanksFailed",
+    ),
+    "of an array": Bug(
+        "comm.allreduce(np.ones(3 + (comm.rank == 1)))",
+        ("raised MismatchError at {cell} line 2", "rank 1: allreduce float64 (4,)"),
+        "RanksFailed",
+    ),
+    "or dtypes": Bug(
+        "with chainer.using_config('dtype', np.float16 if comm.rank == 3 else np.float32):\n"
+        "    model, optimizer = trained()\nstep(model, optimizer)",
+        (
+            "raised MismatchError at",
+            "parameter /",
+            "rank 3: ... float16",
+            "ranks 0, 1, 2: ... float32",
+        ),
+        "RanksFailed",
+    ),
+}
+
+MESSAGES = {
+    "a ring of sends": Bug(
+        "comm.send(np.ones(1_000_000), (comm.rank + 1) % 4)\ncomm.recv((comm.rank - 1) % 4)",
+        (
+            "ranks wait for each other's messages: rank 0 waited in send to rank 1 ({cell} line 2)",
+            "rank 3 waited in send to rank 0 ({cell} line 2)",
+            "let every other rank receive first",
+        ),
+        kind="messages",
+        culprits=(0, 1, 2, 3),
+    ),
+    "two send large objects": Bug(
+        "if comm.rank in (1, 2):\n    comm.send_obj(b'x' * 50_000_000, 3 - comm.rank)\n"
+        "    comm.recv_obj(3 - comm.rank)",
+        ("rank 1 waited in send_obj to rank 2 ({cell} line 3)",),
+        kind="messages",
+        culprits=(1, 2),
+    ),
+    "other tags": Bug(
+        "if comm.rank == 0:\n    comm.recv(2, tag=7)\nelif comm.rank == 2:\n"
+        "    comm.send(np.ones(3), 0, tag=8)",
+        (
+            "rank 0 waited in recv from rank 2 with tag 7 ({cell} line 3)",
+            "rank 2 waited in send to rank 0 with tag 8 ({cell} line 5)",
+        ),
+        kind="messages",
+        culprits=(0, 2),
+    ),
+    "nobody sends": Bug(
+        "if comm.rank == 0:\n    comm.recv_obj(3)",
+        ("rank 3 has finished the cell; rank 0 waited in recv_obj from rank 3 ({cell} line 3)",),
+        kind="left",
+        culprits=(3,),
+    ),
+    "nobody receives": Bug(
+        "if comm.rank == 2:\n    comm.send(np.ones(3), 1)",
+        ("rank 1 has finished the cell; rank 2 waited in send to rank 1 ({cell} line 3)",),
+        kind="left",
+        culprits=(1,),
+    ),
+    "from any rank": Bug(
+        "from mpi4py import MPI\nif comm.rank == 2:\n    comm.recv(MPI.ANY_SOURCE)",
+        (
+            "ranks 0, 1, 3 have finished the cell; rank 2 waited in recv from any rank "
+            "({cell} line 4)",
+        ),
+        kind="left",
+        culprits=(0, 1, 3),
+    ),
+}
+
+
+def _cases(**kinds: dict[str, Bug]) -> list:
+    return [
+        pytest.param(bug, id=f"{kind}: {name}")
+        for kind, bugs in kinds.items()
+        for name, bug in bugs.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    "bug",
+    _cases(
+        raised=RAISED,
+        out_of_data=OUT_OF_DATA,
+        one_rank_only=ONE_RANK_ONLY,
+        order=ORDER,
+        shapes=SHAPES,
+        messages=MESSAGES,
+    ),
+)
+def test_a_bug_ends_its_cell(zoo: Notebook, bug: Bug) -> None:
+    ends_by_itself(zoo, bug)
+
+
+def test_the_diagnosis_appears_while_the_cell_runs(zoo: Notebook) -> None:
+    """Rank 3 computes on: the cell goes on, and says what happened to the others."""
+    cell = zoo.next_cell()
+    said = f"rank 1 raised ValueError at {cell} line 2; ranks 0, 2 wait in recv from rank 1"
+    shown = Shown(said)
+    ran = zoo.run(
+        "%%mn\nif comm.rank == 1: raise ValueError('boom')\n"
+        "if comm.rank in (0, 2): comm.recv(1)\nif comm.rank == 3: time.sleep(3)",
+        on_message=shown,
+    )
+    assert shown.after < 2.5
+    assert "ranks 0, 2 waited" in ran.error
+    works(zoo)
+
+
+def test_a_branch_taken_on_one_rank_only(zoo: Notebook) -> None:
+    """Parameters that only one rank has initialised."""
+    zoo.check(
+        """%%mn -o got
+class Branches(chainer.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.first, self.second = L.Linear(None, 2), L.Linear(None, 2)
+    def forward(self, x, both):
+        y = self.first(x)
+        return y + self.second(x) if both else y
+
+model = Branches()
+optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.SGD(0.1), comm)
+optimizer.setup(model)
+for i in range(3):
+    model.cleargrads()
+    F.sum(model(np.ones((2, 4), np.float32), comm.rank == 1 and i == 1)).backward()
+    optimizer.update()
+float(model.second.W.array.sum())"""
+    )
+    values = zoo.value("got")
+    assert len(set(values.values())) == 1
+    works(zoo)
+
+
+class Shown:
+    """Notes when a text appears under a cell."""
+
+    def __init__(self, text: str) -> None:
+        self._began = time.monotonic()
+        self._text = text
+        self.after = float("inf")
+        """Seconds after which it did."""
+
+    def __call__(self, ran: Ran) -> None:
+        if self._text in ran.text and self.after == float("inf"):
+            self.after = time.monotonic() - self._began
+
+
+BLOCKED = {
+    "a pipe nobody writes to": ("os.read(os.pipe()[0], 1)", "reads a pipe"),
+    "a FIFO nobody writes to": ("open({path!r}).read()", "opens {path}"),
+    "a socket": ("a, b = __import__('socket').socketpair(); a.recv(1)", "reads a socket"),
+    "a child": ("subprocess.run(['sleep', '100'])", "waits for a child process"),
+    "Python code": ("while True: pass", "runs"),
+}
+
+
+@pytest.mark.parametrize(("call", "does"), BLOCKED.values(), ids=BLOCKED.keys())
+def test_a_rank_that_is_blocked_is_shown(
+    zoo: Notebook, tmp_path: Path, call: str, does: str
+) -> None:
+    path = str(tmp_path / "fifo")
+    os.mkfifo(path)
+    cell = zoo.next_cell()
+    shown = Shown(
+        f"rank 1 {does.format(path=path)} at {cell} line 3; ranks 0, 2, 3 wait in barrier"
+    )
+    ran = zoo.run(
+        f"%%mn\nif comm.rank == 1:\n    {call.format(path=path)}\ncomm.barrier()",
+        on_message=shown,
+        interrupt_when=lambda: shown.after < SOON,
+        seconds=20,
+    )
+    assert shown.after < SOON
+    assert ran.error_name == "RanksInterrupted"
+    assert f"stopped at {cell} line 3" in ran.text
+    works(zoo)
+
+
+def test_native_code_that_holds_the_interpreter(zoo: Notebook) -> None:
+    cell = zoo.next_cell()
+    shown = Shown(f"rank 3 is silent for 3 s: native code holds the interpreter at {cell} line 5")
+    waiting = Shown("ranks 0–2 wait in barrier")
+
+    def both(ran: Ran) -> None:
+        shown(ran)
+        waiting(ran)
+
+    ran = zoo.run(
+        "%%mn\nhold = ctypes.PyDLL(None).sleep\ntime.sleep(0.5)\nif comm.rank == 3:\n    hold(5)\n"
+        "comm.barrier()",
+        on_message=both,
+        seconds=20,
+    )
+    assert ran.ok, ran.error
+    assert max(shown.after, waiting.after) < SOON
+    works(zoo)
+
+
+SLOWNESS = {
+    "compute on one rank": "if comm.rank == 1:\n"
+    "    until = time.monotonic() + {slow}\n    while time.monotonic() < until: pass\n"
+    "comm.barrier()",
+    "a long load": "if comm.rank == 0: time.sleep({slow})\ncomm.bcast_obj(3)",
+    "a paused process": "if comm.rank == 2:\n"
+    "    subprocess.Popen(['sh', '-c', f'sleep {slow}; kill -CONT {{os.getpid()}}'])\n"
+    "    os.kill(os.getpid(), signal.SIGSTOP)\ncomm.allreduce(np.ones(3))",
+    "native code": "if comm.rank == 2: ctypes.PyDLL(None).usleep(int({slow} * 1e6))\n"
+    "comm.barrier()",
+    "a late sender": "if comm.rank == 3:\n    time.sleep({slow})\n"
+    "    for r in range(3): comm.send_obj(r, r)\nelse: comm.recv_obj(3)",
+}
+
+
+@pytest.mark.parametrize("code", SLOWNESS.values(), ids=SLOWNESS.keys())
+def test_what_is_slow_is_no_alarm(zoo: Notebook, code: str) -> None:
+    said = Shown(" wait in ")
+    ran = zoo.run("%%mn\n" + code.format(slow=SLOW), on_message=said, seconds=SLOW + 30)
+    assert ran.ok, ran.error
+    assert said.after < SLOW + 1  # it was shown as slow, and that is gone
+    assert " wait in " not in ran.text
+    works(zoo)
+
+
+UNEVEN = {
+    "local steps": "for i in range(1 + comm.rank): time.sleep(0.5)\ncomm.barrier()",
+    "pairs": "pair = comm.split(comm.rank // 2, comm.rank)\n"
+    "for i in range(3 + 20 * (comm.rank // 2)):\n    pair.allreduce(np.ones(9)); time.sleep(0.1)",
+    "one waits for a pair": "pair = comm.split(comm.rank // 2, comm.rank)\n"
+    "if comm.rank > 1:\n    for i in range(25): pair.barrier(); time.sleep(0.1)\ncomm.barrier()",
+    "ranks that end early": "if comm.rank == 0: time.sleep(2.5)\nif comm.rank == 1: 0",
+    "a message that lies there": "if comm.rank == 0: comm.send_obj(1, 1)\n"
+    "if comm.rank == 1: time.sleep(2.5); comm.recv_obj(0)",
+    "a pipeline": "for i in range(12):\n    if comm.rank: x = comm.recv_obj(comm.rank - 1)\n"
+    "    time.sleep(0.2)\n    if comm.rank < 3: comm.send_obj(i, comm.rank + 1)",
+}
+
+
+@pytest.mark.parametrize("code", UNEVEN.values(), ids=UNEVEN.keys())
+def test_what_is_uneven_and_legal_is_no_alarm(zoo: Notebook, code: str) -> None:
+    said = Shown(" wait")
+    ran = zoo.run("%%mn\n" + code, on_message=said)
+    assert ran.ok, ran.error
+    assert said.after == float("inf")
+    works(zoo)
+
+
+DEADLY = {
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+    "SIGSEGV": ("ctypes.string_at(0)", "killed by SIGSEGV"),
+}
+
+
+@pytest.mark.parametrize(("call", "died"), DEADLY.values(), ids=DEADLY.keys())
+def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
+    cell = zoo.next_cell()
+    began = time.monotonic()
+    ran = zoo.run(
+        f"%%mn\nif comm.rank == 2:\n    time.sleep(1)\n    {call}\ncomm.barrier()",
+        seconds=30,
+    )
+    assert time.monotonic() - began < SOON + 1
+    assert ran.error_name == "ClusterError"
+    assert re.search(rf"rank 2 \(pid \d+\) was {died}", ran.error), ran.error
+    assert f"at {cell} line" in ran.error
+    assert "%mn_restart starts 4 new ranks" in ran.error
+    zoo.check("%mn_restart")
+    zoo.check("%mn kept = 10 * comm.rank")
+    works(zoo)

@@ -1,0 +1,142 @@
+"""%mn_diff on real ranks: which ranks differ, in what, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from notebook_kernel import Notebook
+
+TRAIN = """%%mn
+import chainer.functions as F, chainer.links as L
+def train(seed, lr, steps=2, twice=True):
+    rng = np.random.RandomState(seed)
+    normal = chainer.initializers.Normal(0.3, rng=rng)
+    model = L.Classifier(chainer.Sequential(
+        L.Linear(6, 8, initialW=normal), F.relu, L.BatchNormalization(8),
+        L.Linear(8, 3, initialW=normal)))
+    # Not the multi-node one: nothing brings these ranks together again.
+    optimizer = chainer.optimizers.MomentumSGD(lr).setup(model)
+    data = np.random.RandomState(1)
+    for step in range(steps):
+        x, t = data.rand(4, 6).astype("f"), data.randint(0, 3, 4).astype("i")
+        optimizer.update(model, x, t)
+    return model, optimizer
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_three() -> Iterator[Notebook]:
+    notebook = Notebook()
+    notebook.check("%load_ext nbmn\n%mn_start 3")
+    notebook.check(TRAIN)
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def three(shared_three: Notebook) -> Notebook:
+    """A notebook with three ranks, shared; each test must leave them working."""
+    shared_three.check("%mn comm.barrier()")
+    return shared_three
+
+
+def _rows(text: str) -> dict[str, list[str]]:
+    """The table, by what differs: on which ranks, how, from which."""
+    lines = text.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("what"))
+    rows = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines[begin:]]
+    return {row[0]: row[1:] for row in rows[1:] if len(row) >= 3}
+
+
+def test_a_rank_that_was_seeded_differently_is_named(three: Notebook) -> None:
+    three.check("%mn model, optimizer = train(seed=int(comm.rank == 2), lr=0.1)")
+    text = three.check("%mn_diff model").text
+    assert text.startswith("model: rank 2 differs in ")
+    rows = _rows(text)
+    ranks, words, reference = rows["model/predictor/0/W"]
+    assert (ranks, reference) == ("rank 2", "ranks 0, 1")
+    assert words.startswith("48 of 48 elements; at most by ")
+    three.check("%%mn -o w\nmodel.predictor[0].W.array")
+    values = three.value("[w[rank].astype('d').tolist() for rank in (0, 2)]")
+    gaps = [
+        (abs(a - b), (i, j))
+        for i, (one, other) in enumerate(zip(*values, strict=True))
+        for j, (a, b) in enumerate(zip(one, other, strict=True))
+    ]
+    gap, (i, j) = max(gaps)
+    assert f"at most by {gap:.3g} at [{i}, {j}]" in words
+    assert "model/predictor/2/avg_mean" in rows
+    assert "model/predictor/2/eps" not in text
+
+
+def test_another_learning_rate_is_named_and_what_it_did(three: Notebook) -> None:
+    three.check("%mn model, optimizer = train(seed=0, lr=0.1 if comm.rank != 2 else 0.2)")
+    rows = _rows(three.check("%mn_diff optimizer").text)
+    assert rows["optimizer.lr"] == ["rank 2", "0.2, not 0.1", "ranks 0, 1"]
+    assert "optimizer.momentum" not in rows
+    assert "optimizer.t" not in rows
+    assert rows["optimizer/predictor/0/W.v"][0] == "rank 2"
+    assert three.check("%mn_diff model").text.startswith("model: rank 2 differs in ")
+    wrapped = "%mn multi = nbmn.create_multi_node_optimizer(optimizer, comm)"
+    three.check(wrapped)
+    assert _rows(three.check("%mn_diff multi").text)["multi.lr"][1] == "0.2, not 0.1"
+
+
+def test_alike(three: Notebook) -> None:
+    three.check("%mn model, optimizer = train(seed=0, lr=0.1)")
+    text = three.check("%mn_diff model").text
+    assert text.startswith("model: alike on ranks 0–2 (")
+    assert three.check("%mn_diff optimizer 0,2").text.startswith("optimizer: alike on ranks 0, 2")
+    assert three.check("%mn_diff 1 + 1").text == "1 + 1: alike on ranks 0–2"
+
+
+def test_an_expression_that_fails_names_the_rank(three: Notebook) -> None:
+    three.check("%%mn 1\nonly_here = 3")
+    rows = three.check("%mn_diff only_here").text
+    assert "raised on ranks 0, 2" in rows
+    assert "NameError: name 'only_here' is not defined" in rows
+    text = three.check("%mn_diff 1 / (comm.rank - 1)").text
+    assert "rank 1" in text
+    assert "ZeroDivisionError" in text
+    assert "rank 2 differs" in text
+
+
+def test_arrays_of_odd_shape_dtype_and_with_nan(three: Notebook) -> None:
+    three.check(
+        "%%mn\na = np.arange(6.0).reshape(2, 3)\n"
+        "if comm.rank == 1: a[1, 2] = np.nan\n"
+        "if comm.rank == 2: a = a[:, :2]\n"
+        "b = np.ones(3, 'f' if comm.rank else 'd')"
+    )
+    text = three.check("%mn_diff a").text
+    assert "float64 (2, 2), not float64 (2, 3)" in text
+    assert "1 of 6 elements; at [1, 2] (nan, not 5.0); 1 NaN, not 0" in text
+    assert "rank 0" in three.check("%mn_diff b 0,1").text
+    assert "float32 (3,), not float64 (3,)" in three.check("%mn_diff b 0,1").text
+
+
+def test_seeds_iterators_and_datasets(three: Notebook) -> None:
+    three.check(
+        "%%mn\nimport random\nnp.random.seed(comm.rank // 2); random.seed(5)\n"
+        "n = 11 if comm.rank == 1 else 12\n"
+        "data = chainer.datasets.TupleDataset(np.arange(n), np.zeros(n))\n"
+        "iterator = chainer.iterators.SerialIterator(list(range(9)), 3, shuffle=False)\n"
+        "if comm.rank == 2: iterator.next()"
+    )
+    assert "rank 2 differs" in three.check("%mn_diff np.random").text
+    assert three.check("%mn_diff random").text == "random: alike on ranks 0–2"
+    rows = _rows(three.check("%mn_diff data").text)
+    assert rows["data"] == ["rank 1", "TupleDataset of 11, not TupleDataset of 12", "ranks 0, 2"]
+    rows = _rows(three.check("%mn_diff iterator").text)
+    assert rows["iterator.current_position"] == ["rank 2", "3, not 0", "ranks 0, 1"]
+
+
+def test_what_cannot_be_compared(three: Notebook) -> None:
+    ran = three.run("%mn_diff model(")
+    assert not ran.ok
+    assert "is not an expression" in ran.streams["stderr"]
+    assert "needs an expression" in three.run("%mn_diff").streams["stderr"]
+    assert "one rank only (rank 1)" in three.check("%mn_diff comm.rank 1").text
+    assert "only their types: Communicator" in three.check("%mn_diff comm").text
+    assert "rank 7" in three.run("%mn_diff comm.rank 7").error

@@ -321,6 +321,11 @@ def test_what_a_debugged_rank_prints_is_all_there(two: Notebook) -> None:
     assert _plain(ran) == "".join(f"{i}\n" for i in range(30_000)) + "end"
 
 
+def test_streams_that_are_kept_are_of_use_in_the_next_cell(two: Notebook) -> None:
+    two.check("%%mn 0 --debug 0\nimport sys\nheld = sys.stdout")
+    assert "said later" in two.check("%%mn 0\nprint('said later', file=held)").text
+
+
 def test_breakpoint_without_debug_says_what_to_do(two: Notebook) -> None:
     label = two.next_cell()
     ran = two.run("%%mn\nif comm.rank == 1: breakpoint()")

@@ -80,7 +80,7 @@ def _markup(title: str, rows: Sequence[Sequence[str]], foot: str) -> str:
 
 @cache
 def _template(name: str) -> Template:
-    return Template(files("nbmn.debug").joinpath("templates", name).read_text("utf-8"))
+    return Template(files("nbmn.cluster").joinpath("templates", name).read_text("utf-8"))
 
 
 def headline(expression: str, comparison: Comparison) -> str:

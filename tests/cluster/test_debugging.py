@@ -107,8 +107,13 @@ def test_interact_has_the_frame_s_names(two: Notebook) -> None:
 
 def test_names_are_completed(two: Notebook) -> None:
     two.run(FAILS)
-    ran = two.run("%mn_debug 1", typed=typing("complete doub", "p kep\t", "np.array_s\t", "q"))
+    ran = two.run(
+        "%mn_debug 1",
+        typed=typing("complete doub", "p kep\t", "complete nothing.x", "np.array_s\t", "q"),
+    )
+    assert ran.ok, ran.error
     text = _plain(ran)
+    assert "NameError: name 'nothing' is not defined" in text
     assert "doubled" in text.split()
     assert "kept" in text.split()
     assert "np.array_split" in text.split()

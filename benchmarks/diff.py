@@ -35,7 +35,7 @@ def main() -> None:
 
     from nbmn.cluster import Plan, start
     from nbmn.cluster.area import TerminalArea
-    from nbmn.debug.diff import diff, show_comparison
+    from nbmn.cluster.differences import diff, show_comparison
     from nbmn.debug.fingerprint import fingerprint
 
     array = np.random.RandomState(0).rand(25_000_000).astype(np.float32)

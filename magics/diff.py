@@ -5,7 +5,7 @@ from __future__ import annotations
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 
-from nbmn.debug.diff import diff, show_comparison
+from nbmn.cluster.differences import diff, show_comparison
 from nbmn.magics.context import ContextMagics, show
 
 

@@ -6,9 +6,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from nbmn.cluster.timelines import one_host, trace
 from nbmn.dashboard.lanes import lanes
 from nbmn.dashboard.timeline_page import show_timeline
-from nbmn.debug.trace import one_host, trace
 from nbmn.magics.context import ContextMagics
 from nbmn.ranks import name_ranks
 

@@ -29,6 +29,7 @@ _PUBLIC = {
     "create_multi_node_checkpointer": "nbmn.extensions",
     "create_multi_node_evaluator": "nbmn.extensions",
     "create_multi_node_optimizer": "nbmn.optimizers",
+    "phase": "nbmn.phases",
     "report": "nbmn.engine",
     "scatter_dataset": "nbmn.datasets",
     "scatter_index": "nbmn.datasets",
@@ -36,6 +37,7 @@ _PUBLIC = {
 _MODULES = (
     "communicators",
     "datasets",
+    "debug",
     "extensions",
     "functions",
     "global_except_hook",

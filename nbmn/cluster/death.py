@@ -96,7 +96,7 @@ def _obituary(who: str, code: int, by_signal: bool, line: str, out_of_memory: bo
         name = f"signal {code}"
     hint = ""
     if name == "SIGKILL" and out_of_memory:
-        hint = ", by the kernel, which had run out of memory"
+        hint = ", probably out of memory: the kernel has just killed a process for that"
     elif name == "SIGKILL" and out_of_memory is None:
-        hint = ", probably by the kernel for want of memory"
-    return f"{who} was killed by {name}{hint}{at}, and mpiexec ended the other ranks"
+        hint = ", probably out of memory"
+    return f"{who} was killed by {name}{at}{hint}, and mpiexec ended the other ranks"

@@ -245,6 +245,8 @@ class RunModel:
         detail = f"in {beat.operation}" if beat.operation else ""
         if beat.where:
             detail = f"{detail} at {beat.where}".strip()
+        if beat.state == "debugging":
+            return Lamp("waiting", f"for a debugger's commands {detail}".strip())
         if beat.state == "waiting" and beat.seconds >= 1:
             detail = f"{detail} for {beat.seconds:.0f} s".strip()
         return Lamp(beat.state, detail)

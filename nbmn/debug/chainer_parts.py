@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import chainer
-import numpy as np
 from chainer.training import Trainer, Updater
 
 from nbmn.debug.parts import Children, Parts
 
+_ITERATOR = (
+    *("current_position", "epoch", "is_new_epoch", "previous_epoch_detail"),
+    *("batch_size", "repeat", "order_sampler", "dataset"),
+)
 _SIMPLE = (bool, int, float, complex, str, type(None))
 
 
@@ -100,19 +103,16 @@ def hooks(path: str, value: Any) -> Children:
         yield from ((f"{path}.hooks[{name!r}]", hook) for name, hook in (found or {}).items())
 
 
-def iterator(value: chainer.dataset.Iterator) -> Parts:
-    """Where it stands, by what it would save, and its dataset."""
-    store = chainer.serializers.DictionarySerializer()
-    value.serialize(store)
-    children: list[tuple[str, Any]] = [
-        (f".{name}", item.item() if isinstance(item, np.ndarray) and item.ndim == 0 else item)
-        for name, item in sorted(store.target.items())
-    ]
-    children += [
-        (f".{name}", getattr(value, name))
-        for name in ("batch_size", "repeat", "dataset")
-        if hasattr(value, name)
-    ]
+def iterator(value: chainer.dataset.Iterator) -> Parts | None:
+    """Where it stands, and its dataset; None for one that does not say where it stands.
+
+    Not by its ``serialize``: that of Chainer's own throws away what was read ahead.
+    """
+    if not hasattr(value, "current_position"):
+        return None
+    children = [(f".{name}", getattr(value, name)) for name in _ITERATOR if hasattr(value, name)]
+    order = getattr(getattr(value, "_state", None), "order", None)
+    children += [(".order", order)] if order is not None else []
     return Parts(type(value).__name__, type(value).__name__, children)
 
 

@@ -66,7 +66,7 @@ class _NoKeyboard(io.TextIOBase):
     def readline(self, size: int = -1) -> str:  # type: ignore[override]
         raise OSError(
             "a rank has no keyboard: ask in a cell of the notebook and %mn_push the answer; "
-            f"to debug, run the cell with %%mn --debug {reporter().rank}"
+            "to debug a rank, run the cell with %%mn --debug RANK"
         )
 
     read = readline
@@ -79,10 +79,9 @@ class BreakpointError(RuntimeError):
 def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
     if os.environ.get("PYTHONBREAKPOINT") == "0":
         return
-    rank = reporter().rank
     raise BreakpointError(
-        f"breakpoint() on a rank needs a prompt: run the cell with %%mn --debug {rank} (the rank "
-        "to be debugged; the others pass their breakpoints by)"
+        "breakpoint() on a rank needs a prompt: run the cell with %%mn --debug RANK; other ranks "
+        "pass their breakpoints by"
     )
 
 

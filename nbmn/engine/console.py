@@ -34,7 +34,7 @@ class Console:
         self.where = where
         self.keyboard = _Keyboard(self)
         self.closed = False
-        """Whether the person has left: nothing that is asked from now on gets an answer."""
+        """Whether the person has left, which the reporter says: nothing gets an answer any more."""
         self._line = line
         self._asked = 0
         self._since: float | None = None
@@ -69,10 +69,10 @@ class Console:
         """What the person typed; called by the reporter's thread."""
         self._answers.put((question, text))
 
-    def close(self) -> None:
-        """The person has left; called by the reporter's thread."""
-        self.closed = True
-        self._answers.put((0, ""))
+    @property
+    def open(self) -> bool:
+        """Whether the notebook shows what is printed."""
+        return self._line.console is self
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
@@ -110,11 +110,16 @@ class _Page(io.TextIOBase):
         self._pid = os.getpid()
 
     def write(self, text: str) -> int:  # type: ignore[override]
-        if os.getpid() != self._pid:
-            return self._below.write(text)  # a forked child has no reporter
+        # A forked child has no reporter; and whoever got hold of this, such as a handler for
+        # logging, goes on with it when the console is closed.
+        if os.getpid() != self._pid or not self._console.open:
+            return self._below.write(text)
         if text:
             self._console.write(text)
         return len(text)
+
+    def flush(self) -> None:
+        self._below.flush()
 
     def writable(self) -> bool:
         return True

@@ -106,7 +106,10 @@ class RankDebugger(Pdb):
         """
         owner, dot, start = arg.split(" ")[-1].rpartition(".")
         if dot:
-            names = dir(self._getval(owner))
+            try:
+                names = dir(self._getval(owner))
+            except Exception:  # noqa: BLE001 - the user's code; pdb has told the error
+                return
         else:
             frame = self.curframe
             names = [*self._get_frame_locals(frame), *frame.f_globals, *frame.f_builtins]

@@ -107,8 +107,13 @@ def test_interact_has_the_frame_s_names(two: Notebook) -> None:
 
 def test_names_are_completed(two: Notebook) -> None:
     two.run(FAILS)
-    ran = two.run("%mn_debug 1", typed=typing("complete doub", "p kep\t", "np.array_s\t", "q"))
+    ran = two.run(
+        "%mn_debug 1",
+        typed=typing("complete doub", "p kep\t", "complete nothing.x", "np.array_s\t", "q"),
+    )
+    assert ran.ok, ran.error
     text = _plain(ran)
+    assert "NameError: name 'nothing' is not defined" in text
     assert "doubled" in text.split()
     assert "kept" in text.split()
     assert "np.array_split" in text.split()
@@ -321,14 +326,19 @@ def test_what_a_debugged_rank_prints_is_all_there(two: Notebook) -> None:
     assert _plain(ran) == "".join(f"{i}\n" for i in range(30_000)) + "end"
 
 
+def test_streams_that_are_kept_are_of_use_in_the_next_cell(two: Notebook) -> None:
+    two.check("%%mn 0 --debug 0\nimport sys\nheld = sys.stdout")
+    assert "said later" in two.check("%%mn 0\nprint('said later', file=held)").text
+
+
 def test_breakpoint_without_debug_says_what_to_do(two: Notebook) -> None:
     label = two.next_cell()
     ran = two.run("%%mn\nif comm.rank == 1: breakpoint()")
     assert f"rank 1 raised BreakpointError at {label} line 2: breakpoint() on a rank" in ran.error
-    assert "%%mn --debug 1" in ran.error
+    assert "%%mn --debug RANK" in ran.error
     assert len(ran.error.splitlines()) == 1
     ran = two.run("%%mn 1\nimport pdb; pdb.set_trace()")
-    assert "%%mn --debug 1" in ran.error
+    assert "%%mn --debug RANK" in ran.error
     _works(two)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from notebook_kernel import Notebook
@@ -140,3 +141,15 @@ def test_what_cannot_be_compared(three: Notebook) -> None:
     assert "one rank only (rank 1)" in three.check("%mn_diff comm.rank 1").text
     assert "only their types: Communicator" in three.check("%mn_diff comm").text
     assert "rank 7" in three.run("%mn_diff comm.rank 7").error
+
+
+def test_a_stopped_comparison_leaves_the_ranks_working(three: Notebook, tmp_path: Path) -> None:
+    mark = tmp_path / "began"
+    three.check(
+        f"%%mn\nimport time\nfrom pathlib import Path\nkept = comm.rank\n"
+        f"def slow():\n    Path({str(mark)!r}).touch()\n    time.sleep(60)"
+    )
+    ran = three.run("%mn_diff slow() if comm.rank == 1 else 0", interrupt_when=mark.exists)
+    assert ran.error_name == "KeyboardInterrupt"
+    rows = _rows(three.check("%mn_diff kept").text)
+    assert rows["kept"] == ["rank 2", "2, not 0", "rank 0"]

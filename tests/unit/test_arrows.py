@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHARED = {"records", "messages", "frames", "parent"}
+SHARED = {"records", "messages", "frames", "parent", "ranks"}
 MAY_IMPORT = {
     "nbmn": {"compat", "global_except_hook"},
     # An unchanged script that fails ends the other ranks.
@@ -23,15 +23,18 @@ MAY_IMPORT = {
     "functions": {"communicators"},
     "iterators": {"communicators"},
     "links": {"communicators", "functions"},
-    "optimizers": {"communicators"},
+    "optimizers": {"communicators", "phases"},
     "global_except_hook": {"communicators"},
     "nccl": set(),
+    "phases": set(),
     "testing": set(),
-    "engine": {"nbmn", "communicators", "compat", "optimizers", *SHARED},
+    "engine": {"nbmn", "communicators", "compat", "debug", "optimizers", "phases", *SHARED},
+    # What is known of ranks, wherever it is asked: by the notebook, and of two ranks by both.
+    "debug": {"communicators", "engine", *SHARED},
     "dashboard": {"compat", "records"},
     # The notebook names functions of the rank's side, to have them called there.
-    "cluster": {"nbmn", "engine", *SHARED},
-    "magics": {"cluster", "dashboard", *SHARED},
+    "cluster": {"nbmn", "debug", "engine", *SHARED},
+    "magics": {"cluster", "dashboard", "debug", *SHARED},
 }
 WITHOUT_NOTEBOOK = [
     "communicators",
@@ -44,6 +47,7 @@ WITHOUT_NOTEBOOK = [
     "links",
     "nccl",
     "optimizers",
+    "phases",
     "testing",
 ]
 

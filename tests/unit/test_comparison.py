@@ -303,6 +303,37 @@ def test_iterators_and_trainers():
     assert ".model('main')/predictor/0/W" in words
 
 
+def test_iterators_keep_what_they_have_read_ahead():
+    read = []
+
+    class Counted(chainer.dataset.DatasetMixin):
+        def __len__(self):
+            return 9
+
+        def get_example(self, i):
+            read.append(i)
+            return i
+
+    iterator = chainer.iterators.MultithreadIterator(Counted(), 3, shuffle=False, n_threads=1)
+    iterator.next()
+    found = fingerprint(iterator)
+    assert found.leaves[".current_position"].text == "3"
+    assert [iterator.next(), iterator.next()] == [[3, 4, 5], [6, 7, 8]]
+    iterator.finalize()
+    assert sorted(set(read)) == sorted(read[:9])  # nothing was read anew
+
+
+def test_iterators_that_shuffle_by_other_seeds():
+    def made(seed):
+        sampler = chainer.iterators.ShuffleOrderSampler(np.random.RandomState(seed))
+        return chainer.iterators.SerialIterator([1, 2, 3, 4, 5], 2, order_sampler=sampler)
+
+    assert told(made(1), made(1)) == {}
+    words = told(made(1), made(2))
+    assert ".order_sampler._random" in words
+    assert ".order" in words
+
+
 @pytest.mark.parametrize(
     ("line", "expression", "words"),
     [

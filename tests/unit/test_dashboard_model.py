@@ -121,6 +121,12 @@ def test_lamps():
     assert states(board, 1) == ["idle", "running", "waiting", "failed", "interrupted", "starting"]
     assert board.lamp(2, now).detail == "in allreduce at cell [3] line 2 for 4 s"
     assert board.snapshot(now).message == "rank 3: ValueError: no"
+    board.apply(Heartbeat(5, "run", now, "debugging", "", "cell [3] line 4", 9.0), now)
+    debugged = board.lamp(5, now)
+    assert (debugged.state, debugged.detail) == (
+        "waiting",
+        "for a debugger's commands at cell [3] line 4",
+    )
     assert states(board, 7) == ["silent", "silent", "silent", "failed", "interrupted", "silent"]
     step(board, 0, 1, 7)
     assert board.lamp(0, START + 8).state == "running"

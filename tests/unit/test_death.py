@@ -64,6 +64,23 @@ def test_cause(logs: str, left: tuple[int, ...], code: int | None, words: str) -
     assert cause(logs, RANKS, dict.fromkeys(left), code).startswith(words)
 
 
+def test_the_kernel_may_say_that_memory_ran_out() -> None:
+    logs = MPICH.format(pid=101, code=9) + BY_SIGNAL
+    said = cause(logs, RANKS, out_of_memory=True)
+    assert said.startswith(
+        "rank 1 (pid 101) was killed by SIGKILL, probably out of memory: the kernel"
+    )
+    assert "memory" not in cause(logs, RANKS, out_of_memory=False)
+
+
+def test_the_last_line_is_told() -> None:
+    lines = {0: "cell [1] line 2", 1: "cell [1] line 3"}
+    logs = MPICH.format(pid=101, code=9) + BY_SIGNAL
+    assert "SIGKILL at cell [1] line 3, and" in cause(logs, RANKS, (), 9, lines, False)
+    assert "code 3 at cell [1] line 3, and" in cause("", RANKS, (1,), 3, lines)
+    assert "cell" not in cause("", RANKS, (0, 1), 3, lines)
+
+
 def test_memory_is_hinted_at_for_sigkill_only() -> None:
     assert "memory" in cause(MPICH.format(pid=101, code=9) + BY_SIGNAL, RANKS)
     assert "memory" not in cause(OPEN_MPI, RANKS)

@@ -24,6 +24,8 @@ def test_what_a_rank_does() -> None:
     assert doing(_beat(run, "running", seconds=2.0), run, 100.0) == "runs cell [7] for 2.5 s"
     waiting = _beat(run, "waiting", operation="allreduce", where="cell [7] line 3", seconds=1.0)
     assert doing(waiting, run, 100.0) == "waits in allreduce at cell [7] line 3 for 1.5 s"
+    debugged = _beat(run, "debugging", where="cell [7] line 3", seconds=1.0)
+    assert doing(debugged, run, 100.0) == "is at a debugger's prompt, at cell [7] line 3, for 1.5 s"
     assert doing(_beat(run, "running", age=9), run, 100.0) == "silent for 9 s (was running)"
 
 

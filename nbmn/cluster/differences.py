@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from string import Template
 
 from nbmn import frames
 from nbmn.cluster.session import Session
@@ -14,6 +18,7 @@ from nbmn.ranks import name_ranks
 
 ROWS = 24
 """Differing entries that are shown."""
+HEADER = ("what", "differs on", "how", "from")
 FEW = 5
 """Names listed in a note."""
 
@@ -52,10 +57,30 @@ def show_comparison(expression: str, comparison: Comparison) -> Bundle:
     notes = [f"… {left} more rows; compare a part of it to see them"] if left > 0 else []
     title = headline(expression, comparison)
     notes += _notes(expression, comparison)
-    if not rows:
-        return Bundle("\n".join([title, *notes]), table(title, [], [], "\n".join(notes)).html)
-    header = ["what", "differs on", "how", "from"]
-    return table(title, header, rows[:ROWS], "\n".join(notes))
+    shown, foot = rows[:ROWS], "\n".join(notes)
+    text = table(title, HEADER, shown, foot).text if rows else "\n".join([title, *notes])
+    return Bundle(text, _markup(title, shown, foot))
+
+
+def _markup(title: str, rows: Sequence[Sequence[str]], foot: str) -> str:
+    names = ("what", "ranks", "how", "reference")
+    lines = [
+        _template("difference.html").substitute(
+            dict(zip(names, map(html.escape, row), strict=True))
+        )
+        for row in rows
+    ]
+    head = "".join(f"<th>{name}</th>" for name in HEADER)
+    return _template("comparison.html").substitute(
+        title=html.escape(title),
+        table=f"<table><tr>{head}</tr>{''.join(lines)}</table>" if lines else "",
+        notes=html.escape(foot),
+    )
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template(files("nbmn.cluster").joinpath("templates", name).read_text("utf-8"))
 
 
 def headline(expression: str, comparison: Comparison) -> str:
@@ -82,7 +107,7 @@ def headline(expression: str, comparison: Comparison) -> str:
 def _notes(expression: str, comparison: Comparison) -> list[str]:
     notes = []
     if any(len(d.reference.ranks) * 2 <= len(comparison.ranks) for d in comparison.differences):
-        notes.append("no majority: the lowest rank is the reference where as many have each value")
+        notes.append("where there is no majority, what the lowest rank has is the reference")
     if comparison.nans:
         paths = ", ".join(expression + path for path in comparison.nans[:FEW])
         more = f" and {len(comparison.nans) - FEW} more" if len(comparison.nans) > FEW else ""

@@ -1,0 +1,186 @@
+"""What the system and the watchdog tell of a process, and how stacks are read and shown."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nbmn.cluster.memory import Memory
+from nbmn.communicators import Entry
+from nbmn.debug.probe import count_calls, left_stack, parse_stacks, process_state, user_line
+from nbmn.debug.stacks import Place, fold, render_html, render_text
+from nbmn.debug.states import RankState
+from nbmn.engine.syscalls import blocked_in
+from nbmn.records import Frame, Wait
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def until(said: Callable[[], str], expected: str) -> None:
+    deadline = time.monotonic() + 10
+    while said() != expected:
+        assert time.monotonic() < deadline, f"{said()!r} is not {expected!r}"
+        time.sleep(0.005)
+
+
+def blocked(call: Callable[[], object], release: Callable[[], object], expected: str) -> None:
+    """A thread in ``call`` is said to do what is expected."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        until(lambda: blocked_in(thread.native_id or 0), expected)
+    finally:
+        release()
+        thread.join()
+
+
+@linux
+def test_what_a_thread_is_blocked_in(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    blocked(lambda: os.read(reading, 1), lambda: os.write(writing, b"x"), "reads a pipe")
+    one, other = socket.socketpair()
+    blocked(lambda: one.recv(1), lambda: other.send(b"x"), "reads a socket")
+    fifo = str(tmp_path / "Ω fifo")
+    os.mkfifo(fifo)
+    opened: list[int] = []
+    blocked(
+        lambda: opened.append(os.open(fifo, os.O_RDONLY)),
+        lambda: os.open(fifo, os.O_WRONLY),
+        f"opens {fifo}",
+    )
+    descriptor = os.open(fifo, os.O_RDWR)
+    blocked(lambda: os.read(opened[0], 1), lambda: os.write(descriptor, b"x"), f"reads {fifo}")
+    blocked(lambda: time.sleep(0.3), lambda: None, "sleeps")
+    child = subprocess.Popen(["sleep", "60"])
+    blocked(lambda: child.wait(), child.kill, "waits for a child process")
+
+
+@linux
+def test_waiting_for_a_lock_is_not_told() -> None:
+    event = threading.Event()
+    blocked(event.wait, event.set, "")
+    assert blocked_in(1) == ""  # of another process
+
+
+@linux
+def test_process_states() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        until(lambda: process_state(child.pid), "S")
+        child.send_signal(19)
+        until(lambda: process_state(child.pid), "T")
+    finally:
+        child.kill()
+    until(lambda: process_state(child.pid), "Z")
+    child.wait()
+    assert process_state(child.pid) == ""
+
+
+SILENT = """
+import ctypes, sys, time
+from nbmn.engine.blackbox import BlackBox
+box = BlackBox()
+box.alive()
+print(box.descriptor, flush=True)
+def hold():
+    ctypes.PyDLL(None).sleep(60)
+exec(compile("\\n\\nhold()", "<cell [7]>", "exec"))
+"""
+
+
+@linux
+def test_a_silent_process_leaves_its_stack() -> None:
+    child = subprocess.Popen([sys.executable, "-c", SILENT], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        descriptor = int(child.stdout.readline())
+        until(lambda: user_line(left_stack(child.pid, descriptor)), "cell [7] line 3")
+        frames = left_stack(child.pid, descriptor)
+        assert [frame.function for frame in frames] == ["<module>", "hold"]
+    finally:
+        child.kill()
+        child.wait()
+    assert left_stack(child.pid, descriptor) == ()
+    assert left_stack(os.getpid(), -1) == ()
+
+
+DUMP = """\
+Timeout (0:00:01.200000)!
+Thread 0x00007f8a (most recent call first):
+  File "/x/reporter.py", line 10 in _serve
+  File "<cell [1]>", line 99 in never
+
+Thread 0x00007f8b [python] (most recent call first):
+  File "/x/lib/thing.py", line 3 in read
+  File "<cell [2]>", line 5 in load
+  File "<cell [3]>", line 4 in <module>
+  File "/x/IPython/shell.py", line 1 in run_code
+"""
+
+
+def test_the_main_threads_stack_is_found() -> None:
+    assert parse_stacks(DUMP) == (
+        Frame("cell [3] line 4", "<module>"),
+        Frame("cell [2] line 5", "load"),
+        Frame("thing.py line 3", "read"),
+    )
+    assert user_line(parse_stacks(DUMP)) == "cell [2] line 5"
+    assert parse_stacks("") == ()
+
+
+def entry(sequence: int, begin: float, line: int = 3, operation: str = "allreduce") -> Entry:
+    return Entry(sequence, 1, sequence, operation, 0, "", "<cell [1]>", line, begin, begin)
+
+
+def test_calls_are_counted_from_the_cells_beginning() -> None:
+    entries = [entry(1, 1.0), entry(2, 5.0), entry(3, 6.0, 4), entry(4, 7.0, 3, "bcast")]
+    assert count_calls(entries, "cell [1] line 3", 2.0, "allreduce") == 1
+    assert count_calls(entries, "cell [1] line 3", 2.0) == 2
+    assert count_calls([], "cell [1] line 3", 2.0) == 0
+    assert count_calls(entries[1:], "cell [1] line 3", 2.0) is None  # older ones are gone
+
+
+def test_running_out_of_memory(tmp_path: Path) -> None:
+    source = tmp_path / "vmstat"
+    source.write_text("nr_free 3\noom_kill 2\n")
+    memory = Memory(source)
+    assert memory.ran_out() is False
+    source.write_text("nr_free 3\noom_kill 3\n")
+    assert memory.ran_out() is True
+    assert Memory(tmp_path / "none").ran_out() is None
+    source.write_text("nr_free 3\n")
+    assert memory.ran_out() is None
+
+
+def test_stacks_as_a_person_reads_them() -> None:
+    frames = (Frame("cell [1] line 2", "<module>", "train(a < b)"), Frame("x.py line 3", "train"))
+    wait = Wait(7, "w", 418, (0, 1, 2, 3))
+    places = [
+        Place(RankState(r, "waiting", "cell [1] line 2", 1.0 + r, "allreduce", wait), frames)
+        for r in (3, 0, 2)
+    ]
+    places.append(Place(RankState(1, "running", seconds=5.0, blocked="sleeps"), frames[:1]))
+    places.append(Place(RankState(4, "outside")))
+    places.append(Place(RankState(5, "silent", seconds=4.0, process="T"), pid=77))
+    groups = fold(places)
+    assert render_text(groups) == (
+        "ranks 0, 2, 3: in allreduce #418 (cell [1] line 2) for 4.0 s\n"
+        "  cell [1] line 2 in <module>: train(a < b)\n"
+        "  x.py line 3 in train\n"
+        "rank 1: in the cell for 5.0 s, sleeps\n"
+        "  cell [1] line 2 in <module>: train(a < b)\n"
+        "rank 4: idle\n"
+        "rank 5: is stopped by a signal; kill -CONT 77 lets it go on"
+    )
+    page = render_html(groups)
+    assert "train(a &lt; b)" in page
+    assert "&lt;module&gt;" in page
+    assert page.count('nbmn-stack"') == 4

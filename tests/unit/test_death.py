@@ -76,9 +76,9 @@ def test_the_kernel_may_say_that_memory_ran_out() -> None:
 def test_the_last_line_is_told() -> None:
     lines = {0: "cell [1] line 2", 1: "cell [1] line 3"}
     logs = MPICH.format(pid=101, code=9) + BY_SIGNAL
-    assert "SIGKILL at cell [1] line 3, and" in cause(logs, RANKS, (), 9, lines, False)
-    assert "code 3 at cell [1] line 3, and" in cause("", RANKS, (1,), 3, lines)
-    assert "cell" not in cause("", RANKS, (0, 1), 3, lines)
+    assert "SIGKILL at cell [1] line 3, and" in cause(logs, RANKS, {}, 9, lines, False)
+    assert "code 3 at cell [1] line 3, and" in cause("", RANKS, {1: None}, 3, lines)
+    assert "cell" not in cause("", RANKS, {0: None, 1: None}, 3, lines)
 
 
 def test_memory_is_hinted_at_for_sigkill_only() -> None:

@@ -154,10 +154,12 @@ def _is_late(state: RankState, late: frozenset[int]) -> bool:
 
 
 def whereabouts(state: RankState, pid: int | None = None) -> str:
-    """What a rank that others wait for does, as in ``runs at cell [12] line 3``."""
+    """What a rank that has not ended does, as in ``runs at cell [12] line 3``."""
     at, for_ = _at(state.where), f" for {state.seconds:.0f} s"
     if state.state == "running":
         return f"{state.blocked or 'runs'}{at}"
+    if state.state == "waiting":
+        return f"is in {describe_wait(state)}{for_}"
     if state.state == "debugging":
         return f"is at the debugger's prompt{at}"
     if state.process == "T":

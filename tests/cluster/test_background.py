@@ -67,7 +67,7 @@ def test_a_failing_one_fails_where_it_is_waited_for(two: Notebook) -> None:
     assert "raised ValueError" in two.run("run.results()").error
     ran = two.run("run.wait()")
     assert "rank 1 raised ValueError" in ran.error
-    assert "rank 0 waited at cell" in ran.error
+    assert "rank 0 waited in barrier #" in ran.error
 
 
 def test_a_failing_one_says_so_under_its_cell(two: Notebook) -> None:

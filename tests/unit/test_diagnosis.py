@@ -281,6 +281,11 @@ def test_silence_is_told_by_what_the_system_says(process: str, words: str) -> No
     assert slow(waiting(0), state, waiting(2)) == f"rank 1 {words}"
 
 
+def test_where_a_rank_is_that_does_not_answer() -> None:
+    assert whereabouts(runs(1)) == "runs at cell [1] line 5"
+    assert whereabouts(waiting(1, seconds=4.2)) == "is in allreduce #5 (cell [1] line 9) for 4 s"
+
+
 def test_a_rank_at_the_debuggers_prompt() -> None:
     prompt = RankState(1, "debugging", "cell [1] line 4", 60.0)
     said = slow(waiting(0, **LONG), prompt, waiting(2, **LONG), waiting(3, **LONG))

@@ -43,6 +43,8 @@ class ClusterMagics(ContextMagics):
             args.share_gpus,
             args.timeout,
         )
+        if args.ranks is not None:
+            check(plan)
         session = self.context.session
         if session is not None and session.death() is not None:
             self.context.stop()  # what is left of ranks that died
@@ -51,6 +53,11 @@ class ClusterMagics(ContextMagics):
                 raise ClusterError(
                     f"{session.size} ranks are running already; %mn_start {args.ranks} --restart "
                     "replaces them (their variables are lost)"
+                )
+            if "--threads" in line or "--share-gpus" in line:
+                raise ClusterError(
+                    f"{session.size} ranks are running already, with the options they were started "
+                    "with; --restart replaces them (their variables are lost)"
                 )
             self._introduce(session, "already running")
             return

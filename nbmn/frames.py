@@ -20,13 +20,43 @@ Parts = list[numpy.ndarray]
 """The pickle, then its out-of-band buffers in order: 1-d arrays of uint8."""
 
 
+class Absent:
+    """Stands in the notebook for ``comm``, which classes made on ranks may name."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            "a communicator stays on its rank: what needs it runs there, in a %%mn cell"
+        )
+
+    def __reduce__(self) -> Any:
+        return _comm_here, ()
+
+
+def _comm_here() -> Any:
+    """Return ``comm`` of this process's namespace if it is a rank."""
+    return _namespace().get("comm") if _is_comm(_namespace().get("comm")) else Absent()
+
+
+def _is_comm(obj: Any) -> bool:
+    communicators = sys.modules.get("nbmn.communicators")
+    return communicators is not None and isinstance(obj, communicators.Communicator)
+
+
+def _namespace() -> dict[str, Any]:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return {} if shell is None else shell.user_ns
+
+
 class _Pickler(cloudpickle.Pickler):
-    """Sends GPU arrays as host ones: the notebook may have no GPU."""
+    """Sends GPU arrays as host ones, since the notebook may have no GPU, and ``comm`` by name."""
 
     def reducer_override(self, obj: Any) -> Any:
         cupy = sys.modules.get("cupy")
         if cupy is not None and isinstance(obj, cupy.ndarray):
             return obj.get().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        if _is_comm(obj) and obj is _namespace().get("comm"):
+            return _comm_here, ()
         return super().reducer_override(obj)
 
 
@@ -38,6 +68,8 @@ def dump(value: Any) -> Parts:
     TypeError
         It cannot be pickled; the message says which part.
     """
+    if _is_comm(value):
+        raise TypeError("a communicator stays on its rank")
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
     try:

@@ -61,12 +61,15 @@ def train(trainer: Any, name: str = "trainer") -> None:
     try:
         trainer.get_extension(NAME)
     except ValueError:
-        trainer.extend(LiveReport(line))
+        has_run = getattr(trainer, "_done", False)
     else:
+        has_run = True
+    if has_run:
         raise RuntimeError(
-            f"{name} has run already, and a trainer runs once: run the cell that makes it again "
-            "(or name another: %mn_train NAME)"
+            f"{name} has run already, and a trainer runs once: make it anew, without its run(), "
+            "which is %mn_train's part (or name another: %mn_train NAME)"
         )
+    trainer.extend(LiveReport(line))
     iterations, epochs = _goal(trainer)
     line.start_run(name, iterations, epochs)
     __tracebackhide__ = True  # these lines explain nothing to the user

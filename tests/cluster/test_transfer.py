@@ -136,3 +136,23 @@ slow = Slow()
     assert ran.error_name == "KeyboardInterrupt"
     two.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0])")
     assert two.value("got") == {0: 2.0, 1: 2.0}
+
+
+def test_classes_that_name_the_communicator_come_and_go(two: Notebook) -> None:
+    two.check(
+        "%%mn\n"
+        "class M(chainer.Chain):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        with self.init_scope():\n"
+        "            self.bn = nbmn.links.MultiNodeBatchNormalization(3, comm)\n"
+        "    def half(self, x): return x / comm.size\n"
+        "named = M()"
+    )
+    two.check("%mn_pull named 0")
+    assert two.value("(type(named).__name__, named.bn.gamma.shape)") == ("M", (3,))
+    assert "stays on its rank" in two.run("named.half(3)").error
+    two.check("%mn_push named")
+    two.check("%%mn -o got\nnamed.half(3)")
+    assert two.value("got") == {0: 1.5, 1: 1.5}
+    assert "stays on its rank" in two.run("%mn_pull comm").error

@@ -140,5 +140,7 @@ def raise_together(link: Link, operation: str, error: Exception | None) -> None:
     kind = getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, (TypeError, ValueError, RuntimeError))):
         kind = MismatchError if name == "MismatchError" else RemoteRankError
+        # The text alone may be a key, or empty.
+        text = text if kind is MismatchError else f"{name}: {text}"
     message = f"{operation}: on rank {rank}: {text}"
     raise kind(message) from error

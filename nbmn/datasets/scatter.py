@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +82,16 @@ def scatter_index(
 
     Raises
     ------
-    ValueError
-        On all ranks: a negative number of samples.
+    TypeError, ValueError
+        On all ranks: the number of samples is no whole number, or negative.
     """
     total = comm.bcast_obj(n_total_samples, root=root)
+    try:
+        total = operator.index(total)
+    except TypeError:
+        raise TypeError(
+            f"n_total_samples must be a whole number, but is {total!r} on rank {root}"
+        ) from None
     if total < 0:
         raise ValueError(f"n_total_samples must not be negative, but is {total} on rank {root}")
     return bounds(total, comm.size, force_equal_length)[comm.rank]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmn.extensions.together import together
+
 if TYPE_CHECKING:
     from chainer.training.extensions import Evaluator
 
@@ -53,20 +55,9 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
 
     def evaluate(self: Any) -> dict[str, float]:
         sums: Sums = {}
-        error: Exception | None = None
-        try:
+        with together(communicator, "the evaluation"):
             sums = local(self)
-        except Exception as caught:  # noqa: BLE001 - re-raised, on all ranks
-            error = caught
-        reports = communicator.allgather_obj(
-            (None if error is None else f"{type(error).__name__}: {error}", sums)
-        )
-        if error is not None:
-            raise error
-        for rank, (text, _) in enumerate(reports):
-            if text is not None:
-                raise RuntimeError(f"the evaluation failed on rank {rank}: {text}")
-        return means(theirs for _, theirs in reports)
+        return means(communicator.allgather_obj(sums))
 
     multi_node = copy.copy(actual_evaluator)
     multi_node.__class__ = type(f"MultiNode{kind.__name__}", (kind,), {"evaluate": evaluate})

@@ -181,19 +181,22 @@ def manifests(
     found: dict[Generation, Manifest] = {}
     for path in sorted(folder.glob(f"*{MANIFEST}")):
         name = path.name.removesuffix(MANIFEST)
-        if name.startswith(TEMPORARY) or not is_own(name):
+        if not is_own(name):
             continue
         with suppress(OSError, ValueError):
             manifest = Manifest.from_json(path.read_text())
-            if manifest.generation.series == series:
+            # An unfinished one has another name than its file.
+            if manifest.generation.series == series and manifest.file == name:
                 found[manifest.generation] = manifest
     return found
 
 
 def on_disk(folder: Path, is_own: Callable[[str], bool]) -> list[str]:
     """Return the names of files with the right names of which there is any part."""
-    parts = (path.name.removeprefix(TEMPORARY) for path in folder.glob("*"))
-    return sorted({name for part in parts if is_own(name := part.removesuffix(MANIFEST))})
+    found = [path.name.removesuffix(MANIFEST) for path in folder.glob("*")]
+    # The name of a file may begin like that of an unfinished one.
+    names = {*found, *(name.removeprefix(TEMPORARY) for name in found)}
+    return sorted(filter(is_own, names))
 
 
 def remove(folder: Path, files: Iterable[str]) -> None:

@@ -77,6 +77,8 @@ def _axes(x: Any, gamma: Any, beta: Any, axis: tuple[int, ...] | None) -> tuple[
     if x.dtype.kind != "f":
         raise TypeError(f"takes an array of floats, not of {x.dtype}")
     axes = (0, *range(gamma.ndim + 1, x.ndim)) if axis is None else axis
+    if not all(0 <= i < x.ndim for i in axes):
+        raise ValueError(f"cannot normalize an array of shape {x.shape} over the axes {axes}")
     channels = tuple(n for i, n in enumerate(x.shape) if i not in axes)
     if gamma.shape != channels or beta.shape != channels:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ from nbmn.communicators.errors import CommunicatorError
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
+
+_MAKE = "create_multi_node_iterator"
+_NEXT = "next of a multi-node iterator"
+_RESET = "reset of a multi-node iterator"
 
 _NAMES = (
     *("epoch", "epoch_detail", "is_new_epoch", "current_position", "previous_epoch_detail"),
@@ -46,17 +51,19 @@ class _Shared(chainer.dataset.Iterator):
         self.communicator = communicator
         self.rank_master = rank_master
 
-    def _exchange(self, message: Message | None, error: Exception | None) -> Message:
+    def _exchange(
+        self, operation: str, message: Message | None = None, error: Exception | None = None
+    ) -> Message:
         """Return the master's message; collective, and errors are raised on all ranks."""
         comm = self.communicator
-        comm.agree("multi_node_iterator", f"from rank {self.rank_master}", error)
+        comm.agree(operation, f"from rank {self.rank_master}", error)
         try:
             message = comm.bcast_obj(message, root=self.rank_master)
         except CommunicatorError:
             raise
         except Exception as caught:  # noqa: BLE001 - reading a pickle may raise anything
             error = caught
-        comm.agree("multi_node_iterator", None, error)
+        comm.agree(operation, None, error)
         return message
 
     def __del__(self) -> None:
@@ -72,22 +79,11 @@ class Master(_Shared):
         super().__init__(communicator, rank_master)
         self.actual_iterator = actual_iterator
         self._told: Any = None
-        error = None
-        if not hasattr(actual_iterator, "__next__"):
-            error = TypeError(f"actual_iterator is no iterator, but {actual_iterator!r}")
-        self._exchange(None if error else Message(self._progress()), error)
+        self._tell(_MAKE, self._check)
 
     def __next__(self) -> Any:
         """Return the next batch; collective."""
-        message, failure = None, None
-        try:
-            batch = next(self.actual_iterator)
-            message = Message(self._progress(), batch)
-        except StopIteration:
-            message = Message(self._progress(), stops=True)
-        except Exception as caught:  # noqa: BLE001 - the user's dataset may raise anything
-            failure = caught
-        self._exchange(message, failure)
+        message = self._tell(_NEXT, lambda: next(self.actual_iterator))
         if message.stops:
             raise StopIteration
         return message.batch
@@ -96,12 +92,7 @@ class Master(_Shared):
 
     def reset(self) -> None:
         """Begin anew; collective."""
-        error = None
-        try:
-            self.actual_iterator.reset()
-        except Exception as caught:  # noqa: BLE001
-            error = caught
-        self._exchange(None if error else Message(self._progress()), error)
+        self._tell(_RESET, lambda: self.actual_iterator.reset())
 
     def finalize(self) -> None:
         """End the wrapped iterator; local."""
@@ -114,6 +105,24 @@ class Master(_Shared):
 
     def __copy__(self) -> Master:
         return Master(copy.copy(self.actual_iterator), self.communicator, self.rank_master)
+
+    def _check(self) -> None:
+        if not hasattr(self.actual_iterator, "__next__"):
+            raise TypeError(f"actual_iterator is no iterator, but {self.actual_iterator!r}")
+
+    def _tell(self, operation: str, step: Callable[[], Any]) -> Message:
+        """Tell the others what a step gave, and the progress; collective."""
+        message, error = None, None
+        try:
+            batch, stops = None, False
+            try:
+                batch = step()
+            except StopIteration:
+                stops = True
+            message = Message(self._progress(), batch, stops)
+        except Exception as caught:  # noqa: BLE001 - the user's dataset may raise anything
+            error = caught
+        return self._exchange(operation, message, error)
 
     def _progress(self) -> Progress:
         actual = self.actual_iterator
@@ -144,11 +153,11 @@ class Receiver(_Shared):
     def __init__(self, communicator: Communicator, rank_master: int) -> None:
         super().__init__(communicator, rank_master)
         self._order: np.ndarray | None = None
-        self._take(self._exchange(None, None).progress)
+        self._take(self._exchange(_MAKE).progress)
 
     def __next__(self) -> Any:
         """Return the master's next batch; collective."""
-        message = self._exchange(None, None)
+        message = self._exchange(_NEXT)
         self._take(message.progress)
         if message.stops:
             raise StopIteration
@@ -158,7 +167,7 @@ class Receiver(_Shared):
 
     def reset(self) -> None:
         """Begin anew; collective."""
-        self._take(self._exchange(None, None).progress)
+        self._take(self._exchange(_RESET).progress)
 
     def serialize(self, serializer: chainer.AbstractSerializer) -> None:
         """Save or load the progress, in Chainer's form; local.

@@ -92,6 +92,18 @@ def test_foreign_files_are_left_out(tmp_path):
     assert storage.manifests(tmp_path / "absent", "run", own) == {}
 
 
+def test_names_that_begin_as_those_of_unfinished_files(tmp_path):
+    def mine(name):
+        return name.endswith(".0")
+
+    about = dataclasses.replace(ONE, series="tmp-run")
+    manifest = storage.write(tmp_path / "tmp-run.0", save("x"), about, 5.0)
+    unfinished = tmp_path / "tmp-tmp-run.0.manifest"
+    unfinished.write_text(manifest.to_json())
+    assert storage.manifests(tmp_path, "tmp-run", mine) == {about: manifest}
+    assert "tmp-run.0" in storage.on_disk(tmp_path, lambda name: name.startswith("tmp-run"))
+
+
 def test_removed_with_all_its_parts(tmp_path):
     storage.write(tmp_path / "run.0.10", save("x"), ONE, 5.0)
     for name in ("tmp-run.0.10", "tmp-run.0.10.manifest", "run.0.100"):

@@ -181,6 +181,9 @@ def check_input_that_does_not_fit_is_an_error_on_all(comm):
     for wrong in (np.ones((2, 4), "f"), np.ones((2, 3), "i"), "text"):
         with raises((TypeError, ValueError), f"rank {comm.size - 1}"):
             link(wrong if bad else np.ones((2, 3), "f"))
+    link = links.MultiNodeBatchNormalization(None, comm, axis=(0, 2))
+    with raises(ValueError, f"rank {comm.size - 1}", "axes"):
+        link(np.ones((2,) if bad else (2, 3, 4), "f"))
     assert comm.broken is None
 
 

@@ -192,6 +192,9 @@ def check_scatter_index(comm):
     assert [i for b, e in ranges for i in range(b, e)] == list(range(10))
     with raises(ValueError, "-1"):
         scatter_index(-1 if comm.rank == 0 else 4, comm)
+    for wrong in (4.0, None):
+        with raises(TypeError, "whole number", "rank 0"):
+            scatter_index(wrong if comm.rank == 0 else 4, comm)
 
 
 def check_empty_dataset(comm):

@@ -103,6 +103,22 @@ def check_error_on_the_master_is_one_on_all(comm):
         create_multi_node_iterator(SerialIterator([1], 1), comm, min(comm.rank, 1))
 
 
+def check_iterator_that_cannot_tell_its_progress_is_an_error_on_all(comm):
+    """Chainer's divide by the number of examples."""
+    with raises(RuntimeError if comm.rank else (RuntimeError, ZeroDivisionError), "division"):
+        shared(comm, [], 1)
+    assert shared(comm, [1], 1).next() == [1]
+
+
+def check_ranks_that_reset_and_ranks_that_go_on_are_told(comm):
+    need_ranks(comm, 2)
+    iterator = shared(comm, range(4), 1)
+    with raises(MismatchError, "rank 0: reset", "rank 1: next"):
+        iterator.reset() if comm.rank == 0 else iterator.next()
+    iterator.reset()
+    assert len(iterator.next()) == 1
+
+
 class Explodes:
     """Pickles, and cannot be read again."""
 

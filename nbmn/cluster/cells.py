@@ -182,7 +182,8 @@ class CellRun:
         where = "; ".join(f"rank {rank} {whereabouts(states[rank])}" for rank in late)
         return (
             f"{name_ranks(late)} did not answer the interrupt within {INTERRUPT_PATIENCE:g} s: "
-            f"{where}. The next cell comes after this one. %mn_interrupt once more kills "
+            f"{where}. Native code sees no interrupt before it returns, and a cell may catch "
+            "KeyboardInterrupt. The next cell comes after this one. %mn_interrupt once more kills "
             f"{'it' if len(late) == 1 else 'them'}, and %mn_restart starts afresh (variables on "
             "the ranks are lost)"
         )

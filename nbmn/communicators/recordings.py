@@ -82,7 +82,7 @@ class Entry:
 
     def __str__(self) -> str:
         number = f" #{self.number}" if self.number else ""
-        place = f"{os.path.basename(self.file)}, line {self.line}"
+        place = f"{os.path.basename(self.file).strip('<>')}, line {self.line}"  # <cell [1]> too
         return f"{self.operation}{number}{self._ends()} ({place})"
 
     def _ends(self) -> str:

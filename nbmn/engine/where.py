@@ -67,11 +67,11 @@ class Lookout:
         return {str(link.code): link.calls for link in self._world.links() if link.calls}
 
     def line(self) -> str:
-        """The user's line: the innermost of a cell, else the innermost."""
-        frames = self._frames()
-        cells = (place for place in frames if cell_label(place[0].f_code.co_filename))
-        found = next(cells, None) or next(iter(frames), None)
-        return describe(found[0].f_code.co_filename, found[1]) if found else ""
+        """The innermost line of a cell; empty before and after the cell's own code."""
+        for frame, line in self._frames():
+            if cell_label(frame.f_code.co_filename):
+                return describe(frame.f_code.co_filename, line)
+        return ""
 
     def blocked(self) -> str:
         """What it waits for the system to do, such as ``reads /data/train.bin``; often nothing."""

@@ -13,7 +13,7 @@ import pytest
 from nbmn.cluster.listener import Listener
 from nbmn.engine import report
 from nbmn.engine.reporter import Reporter, reporter
-from nbmn.records import Frame, Record, RunEnded, RunStarted, Step, Wait
+from nbmn.records import Frame, Heartbeat, Record, RunEnded, RunStarted, Stack, Step, Wait
 
 
 class Heard:
@@ -240,3 +240,25 @@ def test_a_subscriber_that_fails_does_not_end_the_listening(heard: Heard) -> Non
     line.end("done")
     heard.until(RunEnded)
     heard.listener.unsubscribe(fail)
+
+
+def test_a_rank_answers_where_it_is_and_boards_do_not_hear_of_it(heard: Heard) -> None:
+    line = _connected(heard)
+    line.lookout = Seen()
+    line.begin("r")
+    heard.until(object, 1)
+    heard.listener.ask_where([3])
+    deadline = time.monotonic() + 10
+    while 3 not in heard.listener.stacks:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    stack = heard.listener.stacks[3]
+    assert (stack.run, stack.frames, stack.beat.state) == ("r", Seen().stack(), "running")
+    assert not any(isinstance(record, Stack) for record in heard.records)
+
+
+def test_heartbeats_come_often_enough_to_decide_soon(heard: Heard) -> None:
+    _connected(heard)
+    began = time.monotonic()
+    heard.until(Heartbeat, 4)
+    assert time.monotonic() - began < 3

@@ -74,6 +74,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     from nbmn.engine.blackbox import BlackBox
     from nbmn.engine.cells import prepare_shell
     from nbmn.engine.reporter import reporter
+    from nbmn.engine.shared_files import forget_names
     from nbmn.engine.tracing import Tracer
     from nbmn.engine.transfer import channel
     from nbmn.engine.where import Lookout
@@ -81,6 +82,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
 
     comm = nbmn.create_communicator()
     channel()
+    forget_names()
     device, xp = bind_device(comm.intra_rank, share_gpus)
     shell = get_ipython()
     prepare_shell(shell)

@@ -22,6 +22,18 @@ def _pids(notebook: Notebook) -> list[int]:
 
 
 @pytest.mark.short
+def test_mpi_leaves_no_names_of_shared_memory_behind(fresh: Notebook) -> None:
+    ran = fresh.check("%mn_start 2")
+    if "MPICH" not in ran.text:
+        pytest.skip("Open MPI shares its memory in other files")
+    fresh.check("%%mn -o maps\nopen('/proc/self/maps').read()")
+    for maps in fresh.value("maps").values():
+        shared = [line for line in maps.splitlines() if "/dev/shm/mpich_shm_" in line]
+        assert shared
+        assert all(line.endswith("(deleted)") for line in shared)
+    fresh.check("%mn comm.allreduce(np.ones(10**6))[0]")
+
+
 def test_start_introduces_ranks_and_a_second_start_says_so(fresh: Notebook) -> None:
     first = fresh.check("%mn_start 2")
     assert "2 ranks ready" in first.text

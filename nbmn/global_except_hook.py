@@ -74,8 +74,8 @@ def _abort() -> None:
 
     try:
         MPI = mpi()  # initialised now if it was not: other ranks may wait for just that
-    except ImportError:
-        return  # nothing to abort
+    except (ImportError, RuntimeError):
+        return  # nothing to abort, or not from this process
     if MPI.Is_finalized():
         return
     world = MPI.COMM_WORLD

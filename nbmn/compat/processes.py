@@ -12,6 +12,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from multiprocessing.pool import Pool
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +25,13 @@ _GRACE = 1.0
 
 _NO_MPI = "MPI4PY_RC_INITIALIZE"
 """With "0", importing mpi4py.MPI does not initialise MPI."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Takes the place of a batch."""
+
+    error: Exception
 
 
 class _Thread(threading.Thread):
@@ -59,6 +69,29 @@ def read_dataset(pickled: bytes) -> Any:
     return pickle.loads(pickled)
 
 
+class _SpawnedWorker(SpawnProcess):
+    """Takes no part in MPI, also if it takes the place of one that has ended."""
+
+    @staticmethod
+    def _Popen(process: Any) -> Any:
+        with _without_mpi():
+            return SpawnProcess._Popen(process)
+
+
+class _Pool(Pool):
+    @staticmethod
+    def Process(context: Any, *args: Any, **kwds: Any) -> Any:
+        spawns = context.get_start_method() == "spawn"
+        return (_SpawnedWorker if spawns else context.Process)(*args, **kwds)
+
+    def map_async(self, func: Any, iterable: Any, chunksize: Any = None, *more: Any) -> Any:
+        if chunksize is None:
+            # Python divides by the number of workers, of which all may just be being replaced.
+            iterable = list(iterable)
+            chunksize = max(1, -(-len(iterable) // (4 * self._processes)))
+        return super().map_async(func, iterable, chunksize, *more)
+
+
 def start_pool(processes, initializer, initargs, maxtasksperchild):
     """Start the worker processes.
 
@@ -79,8 +112,8 @@ def start_pool(processes, initializer, initargs, maxtasksperchild):
     else:
         dataset, *memory = initargs
         initargs = (_ByValue(dataset), *memory)
-    with _without_mpi():
-        return multiprocessing.Pool(processes, initializer, initargs, maxtasksperchild)
+    with _without_mpi():  # a server that is started now, too
+        return _Pool(processes, initializer, initargs, maxtasksperchild)
 
 
 def _talks_over_mpi() -> bool:
@@ -96,15 +129,22 @@ def _without_mpi() -> Iterator[None]:
 
     They would take themselves for the rank that started them.
     """
-    before = os.environ.get(_NO_MPI)
-    os.environ[_NO_MPI] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_NO_MPI]
-        else:
-            os.environ[_NO_MPI] = before
+    with _environment():
+        before = os.environ.get(_NO_MPI)
+        os.environ[_NO_MPI] = "0"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_NO_MPI]
+            else:
+                os.environ[_NO_MPI] = before
+
+
+@functools.cache
+def _environment() -> threading.RLock:
+    """Return what is held while it is changed: each pool replaces its workers on a thread."""
+    return threading.RLock()
 
 
 @functools.cache
@@ -144,6 +184,27 @@ def _multiprocess_iterator(module: ModuleType) -> None:
         _fetch_setup=start_worker,
     )
 
+    task = loop._task
+
+    @functools.wraps(task)
+    def _task(self):
+        try:
+            return task(self)
+        except Exception as error:  # noqa: BLE001 - raised in who asks for the batch
+            self._comm.put(_Failure(error), self.prefetch_state, self._comm._reset_count)
+            return True
+
+    loop._task = _task
+    get = module._Communicator.get
+
+    @functools.wraps(get)
+    def _get(self):
+        batch, state = get(self)
+        if isinstance(batch, _Failure):
+            raise batch.error
+        return batch, state
+
+    module._Communicator.get = _get
     original = module.MultiprocessIterator._initialize_loop
 
     @functools.wraps(original)
@@ -157,9 +218,10 @@ def _multiprocess_iterator(module: ModuleType) -> None:
 REPAIRS = (
     Repair(
         "chainer.iterators.multiprocess_iterator",
-        "iterators ended at exit, workers that repair Chainer first, no forks of MPI ranks, "
-        "no Thread.setDaemon",
-        "an iterator that was not finalized hangs Python 3.13 at exit; spawned workers "
+        "iterators ended at exit, errors of the dataset raised, workers that repair Chainer first, "
+        "no forks of MPI ranks, no Thread.setDaemon",
+        "an iterator that was not finalized hangs Python 3.13 at exit; one whose dataset "
+        "raises waits for ever for the batch; spawned workers "
         "could not import Chainer and were replaced for ever; forks of a rank crash or hang; "
         "setDaemon is deprecated",
         after=_multiprocess_iterator,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 
 import mpi_session
@@ -32,6 +33,25 @@ def test_forks_of_ranks_are_refused():
     output = on_two_ranks("loads.py", "fork")
     assert told(output) == [{"refused": [True, True]}] * 2, output[-4000:]
     assert "exit status 0" in output
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import nbmn; nbmn.create_communicator()", "under if __name__"),
+        ("from nbmn import global_except_hook as g; g.add_hook(); 1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_worker_that_uses_mpi_has_an_error(code, error):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "MPI4PY_RC_INITIALIZE": "0"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert error in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.skipif(os.environ.get("NBMN_TEST_LARGE") != "1", reason="set NBMN_TEST_LARGE=1")

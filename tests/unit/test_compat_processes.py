@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from nbmn.compat import processes
+
 pytestmark = pytest.mark.short
 
 DATASET = """
@@ -80,12 +82,10 @@ class Rank:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_ranks_are_not_forked(monkeypatch, size):
-    from nbmn.compat import processes
-
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", Rank(size))
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "fork")
     started = []
-    monkeypatch.setattr(multiprocessing, "Pool", lambda *given: started.append(given))
+    monkeypatch.setattr(processes, "_Pool", lambda *given: started.append(given))
     if size > 1:
         with pytest.raises(RuntimeError, match="forkserver"):
             processes.start_pool(1, print, ("dataset",), None)
@@ -100,6 +100,67 @@ def test_process_ends_with_an_iterator_left_open(tmp_path):
     first = "import atexit\natexit.register(lambda: print('finalized', iterator._finalized))\n"
     source = first + LOADS.format(method="fork", end="")
     assert run_file(tmp_path / "open.py", source) == ["done", "finalized", "True"]
+
+
+def test_error_of_the_dataset_is_raised_and_later_batches_come(tmp_path):
+    source = """
+import nbmn, chainer
+
+class Odd(chainer.dataset.DatasetMixin):
+    def __len__(self):
+        return 8
+
+    def get_example(self, i):
+        if i == 3:
+            raise ValueError(f"no example {i}")
+        return i
+
+if __name__ == "__main__":
+    iterator = chainer.iterators.MultiprocessIterator(
+        Odd(), 2, repeat=False, shuffle=False, n_processes=2, shared_mem=64
+    )
+    print(*iterator.next())
+    try:
+        iterator.next()
+    except ValueError as error:
+        print(error)
+    for batch in iterator:
+        print(*batch)
+"""
+    assert " ".join(run_file(tmp_path / "odd.py", source)) == "0 1 no example 3 4 5 6 7"
+
+
+def test_work_is_dealt_out_while_no_worker_lives():
+    with processes._Pool(1) as pool:
+        pool._pool = []
+        assert pool.map_async(abs, range(-9, 0)).get(30) == list(range(9, 0, -1))
+
+
+def test_spawned_workers_that_replace_others_take_no_part_in_mpi(tmp_path):
+    source = """
+import os, sys
+at_import = os.environ.get("MPI4PY_RC_INITIALIZE")
+import nbmn, chainer
+
+class Told(chainer.dataset.DatasetMixin):
+    def __len__(self):
+        return 4
+
+    def get_example(self, i):
+        return os.getpid(), sys.modules["__mp_main__"].at_import
+
+if __name__ == "__main__":
+    import multiprocessing
+    multiprocessing.set_start_method("spawn")
+    iterator = chainer.iterators.MultiprocessIterator(
+        Told(), 2, shuffle=False, n_processes=1, shared_mem=64, maxtasksperchild=2
+    )
+    told = [example for _ in range(2) for example in iterator.next()]
+    iterator.finalize()
+    assert len({pid for pid, _ in told}) == 2, told
+    print({value for _, value in told})
+"""
+    assert run_file(tmp_path / "told.py", source) == ["{'0'}"]
 
 
 def test_process_ends_with_a_worker_that_is_stuck(tmp_path):

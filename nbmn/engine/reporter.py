@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -88,8 +87,6 @@ class Reporter:
         """Asked by the thread."""
         self.console: Console | None = None
         """While this rank is debugged."""
-        self.alive: Callable[[], None] = lambda: None
-        """Called by the thread with each heartbeat."""
         # Bounded: of a loop that reports faster than can be sent, the newest steps count.
         self._outbox: deque[Record] = deque(maxlen=OUTBOX)
         self._run = ""
@@ -223,7 +220,6 @@ class Reporter:
             behind = self._flush(socket)
             if time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
-                self.alive()
                 socket.send(encode([self.heartbeat()]))
             # A command is answered at once; so is the wish to send.
             ready = dict(poller.poll(0 if behind else 1000 / RATE))

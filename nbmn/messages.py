@@ -33,7 +33,7 @@ class RankInfo:
     mpi: str
     """The MPI library, such as ``MPICH 5.0.2``."""
     box: int = -1
-    """Its descriptor of the file with the stacks of a silent rank; -1 where there is none."""
+    """Its descriptor of the file for its stack, see :mod:`nbmn.engine.blackbox`; -1 for none."""
     engine: int = -1
     """ipyparallel's id of the engine; filled in by the notebook, never shown."""
 

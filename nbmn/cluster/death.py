@@ -13,7 +13,7 @@ from nbmn.messages import RankInfo
 from nbmn.ranks import name_ranks
 
 _MPICH = re.compile(r"PID (\d+) RUNNING AT[^\n]*\n=\s+EXIT CODE: (\d+)")
-_MPICH_SIGNAL = re.compile(r"EXIT STRING: [^\n]*\(signal \d+\)")
+_MPICH_SIGNAL = re.compile(r"EXIT STRING: [^\n]*\(signal (\d+)\)")
 _OPENMPI = re.compile(r"with PID (\d+) [^\n]*?(?:exited on\s+signal (\d+)|exiting\s+improperly)")
 
 
@@ -72,7 +72,10 @@ def cause(
         rank = next((rank for rank, pid in pids.items() if pid == first), None)
         who = f"the process {first}" if rank is None else f"{name_ranks([rank])} (pid {first})"
         line = lines.get(rank, "") if rank is not None else ""
-        return _obituary(who, word.code, word.by_signal, line, out_of_memory)
+        signals = _MPICH_SIGNAL.findall(logs)
+        # Of one that it ended itself it tells SIGKILL; the job's own signal is that of the first.
+        number = int(signals[0]) if signals and word.pid != first else word.code
+        return _obituary(who, number, word.by_signal, line, out_of_memory)
     if not left:
         return "the ranks have ended"
     if code is None:

@@ -25,7 +25,7 @@ from nbmn.cluster.memory import Memory
 from nbmn.cluster.processes import Watch, processes_of, shut_down, uninterrupted
 from nbmn.cluster.watching import Answer, compare_iterations, iterations_in, look
 from nbmn.debug.diagnosis import Diagnosis, deadlock, delay
-from nbmn.debug.probe import is_here
+from nbmn.debug.probe import Stacks, is_here
 from nbmn.debug.states import RankState
 from nbmn.engine.bootstrap import renew_communicators
 from nbmn.engine.cells import run_cell
@@ -56,6 +56,8 @@ class Session:
         self._client = client
         self._watch = Watch(self.ranks)
         self._memory = Memory()
+        self.stacks = Stacks()
+        """Of ranks on this host that cannot answer."""
         self._killed: tuple[int, ...] = ()
         self._runs = itertools.count(1)
         self._renewals = itertools.count(1)
@@ -213,7 +215,7 @@ class Session:
         """The state of every rank, as the run of that name sees it."""
         running = {rank: other.request.run for rank, other in self.running().items()}
         beats = self.listener.beats
-        return look(self.ranks, beats, running, answers, run, time.monotonic())
+        return look(self.ranks, beats, running, answers, run, time.monotonic(), self.stacks)
 
     def explain(self, states: Mapping[int, RankState], since: float) -> Diagnosis | None:
         """Which ranks wait for ever in a cell that began at ``since``, and why."""

@@ -10,7 +10,6 @@ from nbmn.debug.diagnosis import Diagnosis, fewer
 from nbmn.debug.states import Heard, RankState, ended, in_cell, outside
 from nbmn.debug.waits import need
 from nbmn.messages import CellError, RankInfo
-from nbmn.records import Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,7 @@ def look(
     answers: Mapping[int, Answer],
     run: str,
     now: float,
+    stacks: probe.Stacks,
 ) -> dict[int, RankState]:
     """The state of every rank, as a cell sees it.
 
@@ -47,7 +47,7 @@ def look(
         if rank in running:
             state = in_cell(rank, running[rank], heard, now)
             silent = state.state == "silent" and probe.is_here(info.host)
-            states[rank] = probed(state, info)[0] if silent else state
+            states[rank] = _probed(state, info, stacks) if silent else state
             continue
         answer = answers.get(rank)
         if answer is None:
@@ -59,11 +59,11 @@ def look(
     return states
 
 
-def probed(state: RankState, info: RankInfo) -> tuple[RankState, tuple[Frame, ...]]:
-    """What the system says of a silent rank on this host, and the stack that it left."""
+def _probed(state: RankState, info: RankInfo, stacks: probe.Stacks) -> RankState:
+    """What the system says of a silent rank, and the stack that it can be made to write."""
     process = probe.process_state(info.pid)
-    stack = () if process in ("T", "t") else probe.left_stack(info.pid, info.box)
-    return replace(state, process=process, where=probe.user_line(stack) or state.where), stack
+    frames = () if process in ("T", "t") else stacks.once(info.pid, info.box, state.changed)
+    return replace(state, process=process, where=probe.user_line(frames) or state.where)
 
 
 def compare_iterations(

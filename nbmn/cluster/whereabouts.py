@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nbmn.cluster.session import Session
-from nbmn.cluster.watching import probed
 from nbmn.debug import probe
 from nbmn.debug.stacks import Place
 from nbmn.debug.states import Heard, RankState, in_cell
-from nbmn.engine import blackbox
 from nbmn.messages import RankInfo
 from nbmn.records import Stack
 
-PATIENCE = blackbox.PATIENCE + 0.3
-"""Seconds that ranks have to answer; one that cannot has left its stack by then."""
+PATIENCE = 1.0
+"""Seconds that ranks have to answer; one that is silent never does."""
 LOOK = 0.01
 
 
@@ -23,7 +22,7 @@ def where(session: Session, ranks: Sequence[int]) -> list[Place]:
     """Where ranks are at this moment; also while they run a cell, and if they are stuck.
 
     A rank whose interpreter is held by native code cannot answer. If it is on this
-    host, the stack that it left when it fell silent is read.
+    host, it is made to write its stack, by a signal; a sleep in that code may end early.
     """
     listener = session.listener
     listener.ask_where(ranks)
@@ -51,4 +50,7 @@ def _place(session: Session, info: RankInfo, stack: Stack | None, run: str | Non
     state = RankState(rank, "silent", where, age)
     if not here:
         return Place(state)
-    return Place(*probed(state, info), info.pid)
+    process = probe.process_state(info.pid)
+    frames = () if process in ("T", "t") else session.stacks.ask(info.pid, info.box)
+    where = probe.user_line(frames) or where
+    return Place(replace(state, where=where, process=process), frames, info.pid)

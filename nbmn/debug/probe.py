@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from nbmn.communicators.recordings import Entry, read_recorder
+from nbmn.engine.blackbox import SIGNAL
 from nbmn.engine.lines import cell_label, describe
 from nbmn.records import Frame
 
@@ -24,24 +28,93 @@ def process_state(pid: int) -> str:
     return text.rpartition(")")[2].split()[0]
 
 
-def left_stack(pid: int, descriptor: int) -> tuple[Frame, ...]:
-    """The main thread's frames that a silent rank has left (:mod:`nbmn.engine.blackbox`).
+class Stacks:
+    """Has ranks of this host write their stacks that cannot answer by themselves."""
 
-    The outermost first, from the cell on; empty if there are none.
-    """
-    if descriptor < 0:
-        return ()
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[float, tuple[Frame, ...]]] = {}
+
+    def once(self, pid: int, descriptor: int, silence: float) -> tuple[Frame, ...]:
+        """As :meth:`ask`, once in a silence, and only where no system call can suffer from it.
+
+        Parameters
+        ----------
+        silence
+            Tells one silence from the next.
+        """
+        asked, frames = self._asked.get(pid, (None, ()))
+        if asked == silence:
+            return frames
+        if not takes_signals(pid):
+            return ()
+        frames = self.ask(pid, descriptor)
+        self._asked[pid] = silence, frames
+        return frames
+
+    def ask(self, pid: int, descriptor: int) -> tuple[Frame, ...]:
+        """The main thread's frames of a rank, the outermost first, from the cell on.
+
+        Empty if it does not write them (see :mod:`nbmn.engine.blackbox`).
+        """
+        if descriptor < 0 or not _catches(pid, SIGNAL):
+            return ()
+        try:
+            with open(f"/proc/{pid}/fd/{descriptor}", "r+", errors="replace") as file:
+                file.truncate(0)
+                os.kill(pid, SIGNAL)
+                return parse_stack(_read(file))
+        except OSError:
+            return ()
+
+
+WRITING = 0.3
+"""Seconds that a rank has to write its stack."""
+
+
+def _read(file: TextIO) -> str:
+    """What is written to a file, once no more comes."""
+    text, deadline = "", time.monotonic() + WRITING
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+        file.seek(0)
+        before, text = text, file.read()
+        if text and text == before:
+            break
+    return text
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process handles a signal; one that it does not would end it."""
     try:
-        return parse_stacks(Path(f"/proc/{pid}/fd/{descriptor}").read_text(errors="replace"))
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return ()
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
-def parse_stacks(text: str) -> tuple[Frame, ...]:
-    """The main thread's frames out of what Python's watchdog writes, the outermost first."""
-    # Threads come the youngest first, frames the innermost first.
-    main = text.rpartition("hread 0x")[2]
-    found = [match.groupdict() for match in _DUMPED.finditer(main)]
+_CUT_SHORT = {
+    "x86_64": frozenset({7, 23, 35, 230, 232, 270, 271, 281}),
+    "aarch64": frozenset({22, 72, 73, 101, 115}),
+}
+"""Sleeps and polls: a signal ends them, where it only interrupts others for a moment."""
+
+
+def takes_signals(pid: int) -> bool:
+    """Whether a signal that is handled leaves what a process does as it is."""
+    if process_state(pid) == "R":
+        return True
+    try:
+        number = Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except (OSError, IndexError):
+        return False
+    short = _CUT_SHORT.get(platform.machine())
+    return short is not None and (number == "running" or int(number) not in short)
+
+
+def parse_stack(text: str) -> tuple[Frame, ...]:
+    """The frames out of what Python's fault handler writes, the outermost first."""
+    found = [match.groupdict() for match in _DUMPED.finditer(text)]
     own = [i for i, frame in enumerate(found) if cell_label(frame["file"])]
     cut = found[: own[-1] + 1] if own else []
     return tuple(

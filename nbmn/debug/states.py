@@ -81,7 +81,14 @@ def in_cell(rank: int, run: str, heard: Heard | None, now: float) -> RankState:
     if age > SILENT:
         known = beat if beat.run == run else Heartbeat(rank, run, beat.time, "running")
         return RankState(
-            rank, "silent", known.where, age, known.operation, known.wait, begun=beat.begun
+            rank,
+            "silent",
+            known.where,
+            age,
+            known.operation,
+            known.wait,
+            begun=beat.begun,
+            changed=heard.arrived,
         )
     if beat.run != run:
         return RankState(rank, "running", begun=beat.begun)

@@ -1,36 +1,36 @@
-"""What a rank leaves behind when it falls silent: the stacks at that moment.
+"""Where a rank that cannot answer writes its stack.
 
-Native code that holds the interpreter keeps the reporter thread from running, and so from
-telling anything. But Python's own watchdog needs no interpreter: unless the reporter
-comes by in time, it writes all stacks to a file in memory, which the
-notebook reads through ``/proc``. No signal is sent, none can disturb that code.
+Native code that holds the interpreter keeps the reporter thread from running. But a signal
+handler in C needs no interpreter: it writes the main thread's stack to a file in memory,
+which the notebook reads through ``/proc`` (:mod:`nbmn.debug.probe`).
+
+Not by Python's watchdog thread, which would need no signal: it reads the stack of a thread
+that runs, and now and then crashes the process.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import signal
+import sys
 
-PATIENCE = 1.2
-"""Seconds of silence after which the stacks are written."""
+SIGNAL = getattr(signal, "SIGRTMIN", 0) + 13
+"""One that nothing else uses."""
 
 
-class BlackBox:
-    """Writes stacks when :meth:`alive` was not called for :data:`PATIENCE` seconds. Linux."""
+def install() -> int:
+    """Write the stack whenever :data:`SIGNAL` comes; returns the file's descriptor.
 
-    def __init__(self) -> None:
-        self.descriptor = -1
-        """Of the file; -1 where the system has none such."""
-        if hasattr(os, "memfd_create"):
-            import fcntl
+    Local. -1 where the system has no such files (Linux has).
+    """
+    if not sys.platform.startswith("linux"):
+        return -1
+    import fcntl
 
-            self.descriptor = os.memfd_create("nbmn-stacks")
-            flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
-            # So that a file that was emptied begins at its beginning.
-            fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
-
-    def alive(self) -> None:
-        """Put the moment off."""
-        if self.descriptor >= 0:
-            os.ftruncate(self.descriptor, 0)
-            faulthandler.dump_traceback_later(PATIENCE, file=self.descriptor)
+    descriptor = os.memfd_create("nbmn-stack")
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    # So that a file that was emptied begins at its beginning.
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
+    faulthandler.register(SIGNAL, file=descriptor, all_threads=False)
+    return descriptor

@@ -71,7 +71,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
 
     import nbmn
     from nbmn.communicators import world
-    from nbmn.engine.blackbox import BlackBox
+    from nbmn.engine.blackbox import install
     from nbmn.engine.cells import prepare_shell
     from nbmn.engine.reporter import reporter
     from nbmn.engine.shared_files import forget_names
@@ -91,8 +91,8 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
         names["cupy"] = xp
     shell.user_ns.update(names)
 
-    line, box = reporter(), BlackBox()
-    line.lookout, line.tracer, line.alive = Lookout(world()), Tracer(world()), box.alive
+    line = reporter()
+    line.lookout, line.tracer = Lookout(world()), Tracer(world())
     line.connect(comm.rank, endpoint, expect_pings=not _notebook_is_here(VARIABLE, Parent))
     return RankInfo(
         rank=comm.rank,
@@ -102,7 +102,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
         pid=os.getpid(),
         device=device,
         mpi=_library(MPI.Get_library_version()),
-        box=box.descriptor,
+        box=install(),
     )
 
 

@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -97,8 +96,6 @@ class Reporter:
         """Asked by the thread."""
         self.console: Console | None = None
         """While this rank is debugged."""
-        self.alive: Callable[[], None] = lambda: None
-        """Called by the thread with each heartbeat."""
         # Bounded: of a loop that reports faster than can be sent, the newest steps count.
         self._outbox: deque[Record | _Queued] = deque(maxlen=OUTBOX)
         self._run = ""
@@ -238,7 +235,6 @@ class Reporter:
             batch: list[Record] = []
             if time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
-                self.alive()
                 batch.append(self.heartbeat())
             behind = self._flush(socket, batch)
             # A command is answered at once; so is the wish to send.

@@ -422,21 +422,25 @@ def test_a_rank_that_is_blocked_is_shown(
     works(zoo)
 
 
+HOLDS = """%%mn
+libc, reading, writing = ctypes.PyDLL(None), *os.pipe()
+time.sleep(0.5)
+if comm.rank == 3:
+    subprocess.Popen(["sh", "-c", f"sleep 4.5; echo > /proc/{os.getpid()}/fd/{writing}"])
+    libc.read(reading, ctypes.create_string_buffer(1), 1)
+comm.barrier()"""
+
+
 def test_native_code_that_holds_the_interpreter(zoo: Notebook) -> None:
     cell = zoo.next_cell()
-    shown = Shown(f"rank 3 is silent for 3 s: native code holds the interpreter at {cell} line 5")
+    shown = Shown(f"rank 3 is silent for 3 s: native code holds the interpreter at {cell} line 6")
     waiting = Shown("ranks 0–2 wait in barrier")
 
     def both(ran: Ran) -> None:
         shown(ran)
         waiting(ran)
 
-    ran = zoo.run(
-        "%%mn\nhold = ctypes.PyDLL(None).sleep\ntime.sleep(0.5)\nif comm.rank == 3:\n    hold(5)\n"
-        "comm.barrier()",
-        on_message=both,
-        seconds=20,
-    )
+    ran = zoo.run(HOLDS, on_message=both, seconds=20)
     assert ran.ok, ran.error
     assert max(shown.after, waiting.after) < SOON
     works(zoo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 from notebook_kernel import Notebook, Ran, all_gone, wait_until
 
 RANKS = 3
-HOLD = "import ctypes; ctypes.PyDLL(None).sleep({seconds})"
-"""Native code that holds the interpreter; no interrupt reaches it."""
+HOLD = "import ctypes, os; ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)"
+"""Native code that holds the interpreter for ever; no interrupt reaches it."""
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +82,18 @@ def test_where_folds_equal_stacks_and_names_cells_and_lines(
 
 
 def test_where_of_a_rank_whose_interpreter_is_held(three: Notebook, tmp_path: Path) -> None:
-    cell = begin(three, tmp_path, "if comm.rank == 2:\n    " + HOLD.format(seconds=5))
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    (tmp_path / "ranks").mkdir()
+    read = f"import ctypes, os; end = os.open({str(go)!r}, os.O_RDWR)"
+    hold = "ctypes.PyDLL(None).read(end, ctypes.create_string_buffer(1), 1)"
+    cell = begin(three, tmp_path / "ranks", f"if comm.rank == 2:\n    {read}\n    {hold}")
     wait_until(lambda: three.value("run.running()") == [2], 10, "the others are done")
     ran = where_until(three, "native code holds the interpreter")
-    assert f"native code holds the interpreter at {cell} line 4" in ran.text
-    assert f"  {cell} line 4 in <module>" in ran.text
+    assert f"native code holds the interpreter at {cell} line 5" in ran.text
+    assert f"  {cell} line 5 in <module>" in ran.text
     assert "ranks 0, 1: idle" in ran.text
+    go.write_text("go")
     three.check("run.wait()")
     works(three)
 
@@ -127,7 +134,7 @@ def test_interrupt_when_nothing_runs(three: Notebook) -> None:
 
 def test_a_second_interrupt_kills_after_a_countdown(three: Notebook, tmp_path: Path) -> None:
     processes = three.descendants()
-    cell = begin(three, tmp_path, HOLD.format(seconds=60), "1")
+    cell = begin(three, tmp_path, HOLD, "1")
     ran = three.run("%mn_interrupt", seconds=20)
     assert "rank 1 did not answer the interrupt within" in ran.error
     assert f"native code holds the interpreter at {cell} line 3" in ran.error

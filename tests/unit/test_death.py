@@ -26,6 +26,7 @@ noise
 ===================================================================================
 """
 BY_SIGNAL = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n"
+SEGMENT = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)\n"
 OPEN_MPI = """\
 --------------------------------------------------------------------------
 prterun noticed that process rank 1 with PID 101 on node node exited on
@@ -49,6 +50,12 @@ improperly. There are three reasons this could occur:
         ),
         # mpiexec may blame a rank that it ended itself.
         (MPICH.format(pid=100, code=9) + BY_SIGNAL, (1,), 9, "rank 1 (pid 101) was killed by SIG"),
+        (
+            MPICH.format(pid=100, code=9) + SEGMENT,
+            (1,),
+            11,
+            "rank 1 (pid 101) was killed by SIGSEGV",
+        ),
         (MPICH.format(pid=101, code=9) + BY_SIGNAL, (0, 1), 9, "rank 1 (pid 101) was killed"),
         (MPICH.format(pid=101, code=3), (), 3, "rank 1 (pid 101) exited with code 3"),
         (MPICH.format(pid=77, code=9) + BY_SIGNAL, (), 9, "the process 77 was killed by SIGKILL"),

@@ -15,7 +15,14 @@ import pytest
 
 from nbmn.cluster.memory import Memory
 from nbmn.communicators import Entry
-from nbmn.debug.probe import count_calls, left_stack, parse_stacks, process_state, user_line
+from nbmn.debug.probe import (
+    Stacks,
+    count_calls,
+    parse_stack,
+    process_state,
+    takes_signals,
+    user_line,
+)
 from nbmn.debug.stacks import Place, fold, render_html, render_text
 from nbmn.debug.states import RankState
 from nbmn.engine.syscalls import blocked_in
@@ -85,40 +92,64 @@ def test_process_states() -> None:
 
 
 SILENT = """
-import ctypes, sys, time
-from nbmn.engine.blackbox import BlackBox
-box = BlackBox()
-box.alive()
-print(box.descriptor, flush=True)
+import ctypes, os, sys, time
+from nbmn.engine.blackbox import install
+libc = ctypes.PyDLL(None)
+reading, writing = os.pipe()
 def hold():
-    ctypes.PyDLL(None).sleep(60)
+    print(install(), flush=True)
+    {call}
 exec(compile("\\n\\nhold()", "<cell [7]>", "exec"))
 """
 
 
 @linux
-def test_a_silent_process_leaves_its_stack() -> None:
-    child = subprocess.Popen([sys.executable, "-c", SILENT], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize(
+    ("call", "may_be_asked"),
+    [
+        ("libc.read(reading, ctypes.create_string_buffer(1), 1)", True),
+        ("libc.usleep(60_000_000)", False),
+        ("sum(range(10**10))", True),
+    ],
+)
+def test_a_process_whose_interpreter_is_held_writes_its_stack(
+    call: str, may_be_asked: bool
+) -> None:
+    code = SILENT.format(call=call)
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    stacks = Stacks()
     try:
         assert child.stdout is not None
         descriptor = int(child.stdout.readline())
-        until(lambda: user_line(left_stack(child.pid, descriptor)), "cell [7] line 3")
-        frames = left_stack(child.pid, descriptor)
+        time.sleep(0.05)
+        assert takes_signals(child.pid) is may_be_asked
+        frames = stacks.once(child.pid, descriptor, 1.0)
+        assert bool(frames) is may_be_asked
+        frames = stacks.ask(child.pid, descriptor)
+        assert user_line(frames) == "cell [7] line 3"
         assert [frame.function for frame in frames] == ["<module>", "hold"]
+        assert stacks.once(child.pid, descriptor, 1.0) == (frames if may_be_asked else ())
+        assert not may_be_asked or child.poll() is None
     finally:
         child.kill()
         child.wait()
-    assert left_stack(child.pid, descriptor) == ()
-    assert left_stack(os.getpid(), -1) == ()
+    assert stacks.ask(child.pid, descriptor) == ()
+
+
+@linux
+def test_a_process_that_does_not_expect_the_signal_is_left_alone() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert Stacks().ask(child.pid, 1) == ()
+        assert Stacks().ask(child.pid, -1) == ()
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
 
 
 DUMP = """\
-Timeout (0:00:01.200000)!
-Thread 0x00007f8a (most recent call first):
-  File "/x/reporter.py", line 10 in _serve
-  File "<cell [1]>", line 99 in never
-
-Thread 0x00007f8b [python] (most recent call first):
+Current thread 0x00007f8b [python] (most recent call first):
   File "/x/lib/thing.py", line 3 in read
   File "<cell [2]>", line 5 in load
   File "<cell [3]>", line 4 in <module>
@@ -126,14 +157,14 @@ Thread 0x00007f8b [python] (most recent call first):
 """
 
 
-def test_the_main_threads_stack_is_found() -> None:
-    assert parse_stacks(DUMP) == (
+def test_the_cells_part_of_a_stack_is_taken() -> None:
+    assert parse_stack(DUMP) == (
         Frame("cell [3] line 4", "<module>"),
         Frame("cell [2] line 5", "load"),
         Frame("thing.py line 3", "read"),
     )
-    assert user_line(parse_stacks(DUMP)) == "cell [2] line 5"
-    assert parse_stacks("") == ()
+    assert user_line(parse_stack(DUMP)) == "cell [2] line 5"
+    assert parse_stack("") == ()
 
 
 def entry(sequence: int, begin: float, line: int = 3, operation: str = "allreduce") -> Entry:

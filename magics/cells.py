@@ -12,6 +12,7 @@ from nbmn.cluster.cells import CellRun
 from nbmn.magics.boards import RunArea, make_run_area
 from nbmn.magics.context import Context, ContextMagics
 from nbmn.magics.debug import prompt
+from nbmn.magics.journal import RanCell
 from nbmn.ranks import name_ranks
 
 
@@ -84,6 +85,7 @@ def _run(
             run.wait(console.hold)
     else:
         run = session.submit(code, ranks, context.label, area, keep, name)
+        context.journal.add(RanCell(code, tuple(args.ranks), context.label, run))
     if args.bg:
         if args.output is None:
             return run

@@ -14,6 +14,7 @@ from nbmn.cluster.launch import check, default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
 from nbmn.magics.boards import load_ahead
 from nbmn.magics.context import ContextMagics, show
+from nbmn.magics.replay import replay
 
 NEXT = """\
 %%mn              run a cell on all ranks (%%mn 0 on rank 0, %%mn 1: on the others)
@@ -65,13 +66,20 @@ class ClusterMagics(ContextMagics):
 
     @magic_arguments()
     @argument("ranks", nargs="?", type=int, help="how many; bare: as many as before")
+    @argument(
+        "--replay", action="store_true", help="run again the cells and pushes that had succeeded"
+    )
     @line_magic
     def mn_restart(self, line: str) -> None:
-        """Stop the ranks and start new ones; variables on the ranks are lost."""
+        """Stop the ranks and start new ones; variables on the ranks are lost without --replay."""
         args = parse_argstring(self.mn_restart, line)
         session = self.context.session
         plan = session.plan if session is not None else Plan(default_ranks())
+        journal = self.context.journal.complete() if args.replay else []
         self._start(plan if args.ranks is None else replace(plan, ranks=args.ranks))
+        if args.replay:
+            replay(self.context, journal)
+            print(f"replayed {len(journal)} cell{'s' * (len(journal) != 1)} and pushes")
 
     @line_magic
     def mn_status(self, line: str) -> None:

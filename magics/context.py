@@ -12,6 +12,7 @@ from IPython.display import display
 
 from nbmn.cluster import ClusterError, NoRanksError, Session
 from nbmn.cluster.tables import Bundle
+from nbmn.magics.journal import Journal
 from nbmn.ranks import name_ranks, parse_ranks
 
 
@@ -21,6 +22,8 @@ class Context:
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
         self.session: Session | None = None
+        self.journal = Journal()
+        """What succeeded on the ranks of the session."""
         atexit.register(self.stop)
 
     def require_session(self) -> Session:
@@ -65,6 +68,7 @@ class Context:
     def stop(self) -> bool:
         """Stop the session, if there is one."""
         session, self.session = self.session, None
+        self.journal = Journal()
         if session is not None:
             session.stop()
         return session is not None

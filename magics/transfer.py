@@ -8,6 +8,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from nbmn.cluster.transfer import describe_pull, pull, push
 from nbmn.magics.context import ContextMagics
+from nbmn.magics.journal import Pushed
 from nbmn.ranks import name_ranks
 
 
@@ -29,6 +30,7 @@ class TransferMagics(ContextMagics):
         if missing:
             raise UsageError(f"the notebook has no variable {', '.join(missing)}")
         nbytes = push(session, {name: self.shell.user_ns[name] for name in names}, ranks)
+        self.context.journal.add(Pushed(tuple(names), (args.ranks,)))
         print(f"{', '.join(names)} → {name_ranks(ranks)} ({_size(nbytes)})")
 
     @magic_arguments()

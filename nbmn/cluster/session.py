@@ -265,7 +265,8 @@ class Session:
             lines = {rank: heard.beat.where for rank, heard in self.listener.beats.items()}
             why = cause(logs, self.ranks, watch.left, code, lines, self._memory.ran_out())
         starts = f"%mn_restart starts {self.size} new rank{'s' * (self.size > 1)}"
-        return f"{why}. {starts} (variables on the ranks are lost)"
+        lost = "variables on the ranks are lost; --replay runs again what had succeeded"
+        return f"{why}. {starts} ({lost})"
 
     def require_alive(self) -> None:
         """Raise unless the ranks can take a cell.

@@ -502,6 +502,9 @@ DEADLY = {
 
 @pytest.mark.parametrize(("call", "died"), DEADLY.values(), ids=DEADLY.keys())
 def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
+    zoo.check("%mn_restart")  # forgets the cells of the other tests
+    zoo.check(SETUP)
+    zoo.check("%mn kept = 10 * comm.rank")
     cell = zoo.next_cell()
     began = time.monotonic()
     ran = zoo.run(
@@ -513,6 +516,5 @@ def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
     assert re.search(rf"rank 2 \(pid \d+\) was {died}", ran.error), ran.error
     assert f"at {cell} line" in ran.error
     assert "%mn_restart starts 4 new ranks" in ran.error
-    zoo.check("%mn_restart")
-    zoo.check("%mn kept = 10 * comm.rank")
+    assert "replayed 2 cells" in zoo.check("%mn_restart --replay").text
     works(zoo)

@@ -285,3 +285,26 @@ def test_in_a_terminal(tmp_path: Path) -> None:
     assert "rank 0:\nrank 0\nrank 1:\nrank 1\n" in ran.stdout
     assert "iteration 3 of 3" in ran.stdout
     assert "Traceback" not in ran.stderr
+
+
+def test_replay_brings_new_ranks_to_where_the_old_ones_were(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2\nbase = 10")
+    fresh.check("%mn_push base")
+    fresh.check("%%mn\nsteps = [base + comm.rank]")
+    fresh.check("%%mn 1\nsteps.append('on one')")
+    assert not fresh.run("%%mn\nsteps.append('failed')\n1 / 0").ok
+    fresh.check("%%mn --bg -o later\nsteps.append('in the background')")
+    fresh.check("later.wait()")
+    killed = fresh.run(
+        "%%mn\nimport os\nif comm.rank == 0: os.kill(os.getpid(), 9)\ncomm.barrier()"
+    )
+    assert "--replay" in killed.error
+    assert "replayed 4 cells" in fresh.check("%mn_restart --replay").text
+    fresh.check("%%mn -o got\nsteps")
+    once = {0: [10, "in the background"], 1: [11, "on one", "in the background"]}
+    assert fresh.value("got") == once
+    assert "replayed 5 cells" in fresh.check("%mn_restart --replay").text
+    fresh.check("%%mn -o got\nsteps")
+    assert fresh.value("got") == once
+    fresh.check("%mn_restart")
+    assert "replayed 0 cells" in fresh.check("%mn_restart --replay").text

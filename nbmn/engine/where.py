@@ -47,15 +47,20 @@ class Lookout:
         return entry.operation, place, time.monotonic() - entry.begin, self._wait(entry)
 
     def _wait(self, entry: Entry) -> Wait:
-        members = next(
-            (link.members for link in self._world.links() if link.code == entry.link), ()
-        )
-        peer = members[entry.peer] if entry.peer is not None and members else entry.peer
+        if entry.link:
+            code, number = entry.link, entry.number
+            links = self._world.links()
+            members = next((link.members for link in links if link.code == code), ())
+        else:
+            code, number, members = self._world.creation()
+        peer = entry.peer
+        if peer is not None and peer < len(members):  # else it will be refused
+            peer = members[peer]
         return Wait(
             entry.sequence,
-            str(entry.link) if entry.link else "",
-            entry.number,
-            tuple(members),
+            str(code) if code else "",
+            number,
+            members,
             peer,
             entry.tag,
             entry.nbytes,
@@ -64,7 +69,7 @@ class Lookout:
 
     def begun(self) -> dict[str, int]:
         """How many collectives were begun on each communicator."""
-        return {str(link.code): link.calls for link in self._world.links() if link.calls}
+        return {str(code): count for code, count in self._world.begun().items()}
 
     def line(self) -> str:
         """The innermost line of a cell; empty before and after the cell's own code."""

@@ -154,7 +154,7 @@ class Background:
         self._link = comm._link
         self._comm = comm
         self._own = own
-        # On the other link a rank may go on though the others do not come.
+        # What is recorded as a call on it: a rank may be through though others have not called.
         self._averaging = own._link
         self._worker = Worker(own._link.uid, threaded=threaded)
         for link in (own._link, *own._parts.links):

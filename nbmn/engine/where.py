@@ -10,6 +10,8 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from nbmn.communicators.link import Link
+from nbmn.communicators.waiting import wait
 from nbmn.engine.lines import cell_label, describe
 from nbmn.engine.syscalls import blocked_in
 from nbmn.records import Frame, Wait
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 60
 """Frames of a stack that travel: the innermost."""
+_WAITS = (wait.__code__, Link.wait.__code__)
 _NBMN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -39,12 +42,23 @@ class Lookout:
         self._native = main.native_id or 0
 
     def waits(self) -> tuple[str, str, float, Wait] | None:
-        """What it waits in: operation, line, seconds and more; None if in no collective."""
+        """What it waits in: operation, line, seconds and more; None if it waits for no rank.
+
+        In a collective it also works: to read an object may take seconds, and needs nobody.
+        """
         entry = self._world.recorder.last()
-        if entry is None or entry.end is not None:
+        if entry is None or entry.end is not None or not self._waits_now():
             return None
         place = describe(entry.file, entry.line)
         return entry.operation, place, time.monotonic() - entry.begin, self._wait(entry)
+
+    def _waits_now(self) -> bool:
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if any(frame.f_code is code for code in _WAITS):
+                return True
+            frame = frame.f_back
+        return False
 
     def _wait(self, entry: Entry) -> Wait:
         if entry.link:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nbmn.communicators import Entry
+from nbmn.communicators.waiting import wait
 from nbmn.engine.where import Lookout
 
 
@@ -16,14 +17,21 @@ def waits(link: int, number: int, peer: int | None = None) -> Any:
         links=lambda: [SimpleNamespace(code=7, members=(4, 2))],
         creation=lambda: (9, 2, (1, 3)),
     )
-    told = Lookout(world).waits()  # type: ignore[arg-type]
-    assert told is not None
-    return told[3]
+    lookout = Lookout(world)  # type: ignore[arg-type]
+    told: list[Any] = []
+
+    def arrived() -> bool:
+        told.append(lookout.waits())
+        return True
+
+    wait(arrived)
+    assert lookout.waits() is None  # it has all it needs, and reads it
+    return told[0][3]
 
 
 def test_ranks_are_told_as_those_of_the_world() -> None:
-    assert (wait := waits(7, 5)).members == (4, 2)
-    assert (wait.link, wait.number, wait.peer) == ("7", 5, None)
+    assert (told := waits(7, 5)).members == (4, 2)
+    assert (told.link, told.number, told.peer) == ("7", 5, None)
     assert waits(7, 0, peer=1).peer == 2
 
 
@@ -32,5 +40,5 @@ def test_a_rank_that_does_not_exist_is_no_error() -> None:
 
 
 def test_while_a_communicator_is_made_only_its_ranks_take_part() -> None:
-    wait = waits(0, 0)
-    assert (wait.link, wait.number, wait.members) == ("9", 2, (1, 3))
+    told = waits(0, 0)
+    assert (told.link, told.number, told.members) == ("9", 2, (1, 3))

@@ -9,6 +9,7 @@ from rank_tools import need_ranks
 import nbmn
 from nbmn.communicators import world
 from nbmn.communicators.recordings import read_recorder
+from nbmn.engine.where import Lookout
 
 
 def check_every_call_is_recorded(comm):
@@ -110,3 +111,27 @@ def check_averaging_in_the_background_is_counted_when_it_begins(comm):
     assert (last.operation, last.link, last.number) == ("finish_mean_grad", code, 2)
     # A rank is through with it though the others have not asked for the means yet.
     assert comm._link.calls == calls
+
+
+class SlowToRead:
+    """Says when it is being read."""
+
+    def __reduce__(self):
+        return read_slowly, ()
+
+
+def read_slowly():
+    entry = world().recorder.last()
+    return entry.operation, entry.end is None, Lookout(world()).waits()
+
+
+def check_who_reads_an_object_does_not_wait(comm):
+    need_ranks(comm, 2)
+    if comm.rank == 0:
+        comm.send_obj(SlowToRead(), 1)
+    elif comm.rank == 1:
+        assert comm.recv_obj(0) == ("recv_obj", False, None)
+    if comm.rank > 0:
+        assert comm.bcast_obj() == ("bcast_obj", True, None)
+    else:
+        comm.bcast_obj(SlowToRead())

@@ -84,6 +84,10 @@ class Phases:
         if mark is not None:
             self._ring.append((*mark, _now(), *self.users_line(_frame(1))))
 
+    def close_all(self) -> None:
+        """Forget phases that an interrupt has left open; local, before a cell begins."""
+        self._open.clear()
+
     def users_line(self, frame: FrameType | None) -> tuple[str, int]:
         """File and line of the innermost frame outside nbmn and Chainer; local."""
         known = self._libraries

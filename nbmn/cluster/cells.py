@@ -14,10 +14,19 @@ from ipyparallel.error import EngineError, RemoteError
 
 from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call
-from nbmn.cluster.errors import ClusterError, RanksFailed, RanksInterrupted, RanksStuck, fold
+from nbmn.cluster.errors import (
+    ClusterError,
+    RanksFailed,
+    RanksInterrupted,
+    RanksStuck,
+    fold,
+    is_interrupt,
+    note,
+    unanswered,
+)
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.output import RankOutput
-from nbmn.cluster.watching import Answer
+from nbmn.cluster.watching import Answer, Turn
 from nbmn.debug.diagnosis import Diagnosis, whereabouts
 from nbmn.debug.states import RankState
 from nbmn.messages import CellError, CellReply, CellRequest
@@ -126,6 +135,12 @@ class CellRun:
         """Whether the person stopped it, rather than an error."""
         return self._interrupted
 
+    @property
+    def turn(self) -> Turn:
+        """Its place among the cells that have not ended."""
+        after = tuple(run.request.run for run in self._before if not run.done())
+        return Turn(self.request.run, self.ranks, after, bool(self._calls))
+
     def running(self) -> list[int]:
         """Ranks that were sent the cell and have not ended it."""
         return (
@@ -179,14 +194,8 @@ class CellRun:
         """Say which ranks did not answer an interrupt, and where they are."""
         late = self.late(ranks)
         states = self._session.look(self.request.run, self._answers)
-        where = "; ".join(f"rank {rank} {whereabouts(states[rank])}" for rank in late)
-        return (
-            f"{name_ranks(late)} did not answer the interrupt within {INTERRUPT_PATIENCE:g} s: "
-            f"{where}. Native code sees no interrupt before it returns, and a cell may catch "
-            "KeyboardInterrupt. The next cell comes after this one. %mn_interrupt once more kills "
-            f"{'it' if len(late) == 1 else 'them'}, and %mn_restart starts afresh (variables on "
-            "the ranks are lost)"
-        )
+        where = {rank: whereabouts(states[rank]) for rank in late}
+        return unanswered(where, INTERRUPT_PATIENCE)
 
     def kill_late(self, show: Callable[[str], None], ranks: Iterable[int] | None = None) -> None:
         """Kill ranks that do not answer an interrupt before a countdown ends; it is shown.
@@ -260,7 +269,7 @@ class CellRun:
         errors = {rank: reply.error for rank, reply in self._replies.items() if reply.error}
         if not errors:
             return None
-        freed = {rank: errors.pop(rank) for rank in self._freed if _is_interrupt(errors.get(rank))}
+        freed = {rank: errors.pop(rank) for rank in self._freed if is_interrupt(errors.get(rank))}
         found = self._diagnosis
         if found is None or not freed:
             return RanksFailed(fold(errors), note=self._session.compare(errors, self._sent_at))
@@ -394,16 +403,6 @@ class CellRun:
         error = reply.error if reply else None
         if error is None or not (live or self._interrupted):
             return ""
-        if rank in self._freed and _is_interrupt(error):
+        if rank in self._freed and is_interrupt(error):
             return ""  # it is told of in the diagnosis
-        if self._interrupted and _is_interrupt(error):
-            return f"stopped{_at(error)}\n"
-        return f"{error.name}{_at(error)}: {error.message}\n"
-
-
-def _is_interrupt(error: CellError | None) -> bool:
-    return error is not None and error.name in ("KeyboardInterrupt", "BrokenCommunicatorError")
-
-
-def _at(error: CellError) -> str:
-    return f" at {error.where}" if error.where else ""
+        return note(error, self._interrupted)

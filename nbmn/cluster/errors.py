@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nbmn.debug.diagnosis import Diagnosis
@@ -102,9 +102,8 @@ class RanksStuck(ClusterError):
 
 def _headline(failure: Failure) -> str:
     error = failure.error
-    where = f" at {error.where}" if error.where else ""
     message = f": {error.message}" if error.message else ""
-    return f"{name_ranks(failure.ranks)} raised {error.name}{where}{message}"
+    return f"{name_ranks(failure.ranks)} raised {error.name}{_at(error)}{message}"
 
 
 def fold(errors: dict[int, CellError]) -> list[Failure]:
@@ -114,3 +113,37 @@ def fold(errors: dict[int, CellError]) -> list[Failure]:
         error = errors[rank]
         groups.setdefault((error.name, error.message, error.where), []).append(rank)
     return [Failure(tuple(ranks), errors[ranks[0]]) for ranks in groups.values()]
+
+
+def is_interrupt(error: CellError | None) -> bool:
+    """Whether a rank was interrupted, or found that another one was."""
+    return error is not None and error.name in ("KeyboardInterrupt", "BrokenCommunicatorError")
+
+
+def note(error: CellError, stopped: bool) -> str:
+    """What is shown beside a rank's output, where the cell does not raise its error (yet)."""
+    if stopped and is_interrupt(error):
+        return f"stopped{_at(error)}\n"
+    return f"{error.name}{_at(error)}: {error.message}\n"
+
+
+def unanswered(where: Mapping[int, str], patience: float) -> str:
+    """Say which ranks did not answer an interrupt for ``patience`` seconds.
+
+    Parameters
+    ----------
+    where
+        What each of them does, in words.
+    """
+    places = "; ".join(f"rank {rank} {what}" for rank, what in where.items())
+    return (
+        f"{name_ranks(list(where))} did not answer the interrupt within {patience:g} s: "
+        f"{places}. Native code sees no interrupt before it returns, and a cell may catch "
+        "KeyboardInterrupt. The next cell comes after this one. %mn_interrupt once more kills "
+        f"{'it' if len(where) == 1 else 'them'}, and %mn_restart starts afresh (variables on "
+        "the ranks are lost)"
+    )
+
+
+def _at(error: CellError) -> str:
+    return f" at {error.where}" if error.where else ""

@@ -23,7 +23,7 @@ from nbmn.cluster.launch import Plan
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.memory import Memory
 from nbmn.cluster.processes import Watch, processes_of, shut_down, uninterrupted
-from nbmn.cluster.watching import Answer, compare_iterations, iterations_in, look
+from nbmn.cluster.watching import Answer, compare_iterations, iterations_in, look, to_come
 from nbmn.debug.diagnosis import Diagnosis, deadlock, delay
 from nbmn.debug.probe import Stacks, is_here
 from nbmn.debug.states import RankState
@@ -213,7 +213,9 @@ class Session:
 
     def look(self, run: str, answers: Mapping[int, Answer]) -> dict[int, RankState]:
         """The state of every rank, as the run of that name sees it."""
-        running = {rank: other.request.run for rank, other in self.running().items()}
+        # First what is to come: what begins meanwhile is then found among what runs.
+        queued = to_come([other.turn for other in self._active], run)
+        running = queued | {rank: other.request.run for rank, other in self.running().items()}
         beats = self.listener.beats
         return look(self.ranks, beats, running, answers, run, time.monotonic(), self.stacks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from ipyparallel.error import EngineError
 
 from nbmn import frames
 from nbmn.cluster.calls import Call
-from nbmn.cluster.errors import ClusterError, NoRanksError, RanksFailed, fold
+from nbmn.cluster.errors import ClusterError, NoRanksError, RanksFailed, fold, is_interrupt
 from nbmn.cluster.session import Session
 from nbmn.engine.transfer import receive, send_back
 from nbmn.messages import CellError
@@ -17,6 +18,8 @@ from nbmn.ranks import name_ranks
 
 POLL = 0.05
 """Seconds between two looks at ranks that should be alive."""
+FAILURE_PATIENCE = 2.0
+"""Seconds that ranks have to end when another one has failed."""
 
 
 def push(session: Session, values: Mapping[str, Any], ranks: Sequence[int]) -> int:
@@ -73,6 +76,8 @@ def pull(session: Session, name: str, ranks: Sequence[int]) -> dict[int, Any]:
 def answers(session: Session, run: str, calls: Mapping[int, Call]) -> dict[int, frames.Parts]:
     """Wait for what ranks answer, a ``nbmn.engine.transfer.Reply`` each; Ctrl-C interrupts them.
 
+    So does the failure of one of them: the others may wait for it.
+
     Raises
     ------
     RanksFailed
@@ -82,22 +87,31 @@ def answers(session: Session, run: str, calls: Mapping[int, Call]) -> dict[int, 
     """
     errors: dict[int, CellError] = {}
     values: dict[int, frames.Parts] = {}
+    waiting = dict(calls)
+    patience = float("inf")
     try:
-        for rank, call in calls.items():
-            while not call.wait(POLL):
+        while waiting:
+            next(iter(waiting.values())).wait(POLL)
+            for rank in [rank for rank, call in waiting.items() if call.done()]:
+                error, parts = _result(session, waiting.pop(rank))
+                if error is not None:
+                    errors[rank] = error
+                    patience = min(patience, time.monotonic() + FAILURE_PATIENCE)
+                elif parts is not None:
+                    values[rank] = parts
+            if waiting:
                 session.require_alive()
-            error, parts = _result(session, call)
-            if error is not None:
-                errors[rank] = error
-            elif parts is not None:
-                values[rank] = parts
+            if waiting and time.monotonic() > patience:
+                patience = float("inf")
+                session.listener.interrupt(waiting, run)
     except KeyboardInterrupt:
         session.distrust()
         session.listener.interrupt(calls, run)
         raise
     if errors:
         session.distrust()
-        raise RanksFailed(fold(errors))
+        own = {rank: error for rank, error in errors.items() if not is_interrupt(error)}
+        raise RanksFailed(fold(own or errors))
     return values
 
 

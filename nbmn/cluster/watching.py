@@ -21,6 +21,37 @@ class Answer:
     """When it did (``time.monotonic``)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A cell that has not ended, among others."""
+
+    run: str
+    ranks: tuple[int, ...]
+    after: tuple[str, ...]
+    """Runs whose end it waits for."""
+    begun: bool
+    """Whether it was sent to its ranks."""
+
+
+def to_come(turns: Sequence[Turn], run: str) -> dict[int, str]:
+    """Ranks that will run another cell yet, though a run does not end, and that cell's run.
+
+    Parameters
+    ----------
+    turns
+        In the order in which the cells were asked for.
+    run
+        The name of the run that does not end.
+    """
+    blocked, found = {run}, {}
+    for turn in turns:
+        if blocked & set(turn.after):
+            blocked.add(turn.run)
+        elif not turn.begun and turn.run != run:
+            found.update(dict.fromkeys(turn.ranks, turn.run))
+    return found
+
+
 def look(
     ranks: Sequence[RankInfo],
     beats: Mapping[int, Heard],
@@ -35,7 +66,7 @@ def look(
     Parameters
     ----------
     running
-        Name of the run that each rank has been sent and not answered, if any.
+        Name of the run that each rank has been sent and not answered, or will be sent, if any.
     answers
         Of the ranks that have ended the cell.
     run

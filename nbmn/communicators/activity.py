@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from nbmn.communicators.recordings import Activity
 from nbmn.communicators.verification import verifies, verify
 
-__all__ = ["Activity", "collective"]
+__all__ = ["Activity", "collective", "collective_over"]
 
 _frame = sys._getframe
 
@@ -31,6 +31,15 @@ def collective(method: _Method) -> _Method:
 
     ``self._link``, where there is one, is broken if the call is left in the midst.
     """
+    return _recorded(method, None)
+
+
+def collective_over(attribute: str) -> Callable[[_Method], _Method]:
+    """Like :func:`collective`, recorded and counted as a call on another link of ``self``."""
+    return functools.partial(_recorded, over=attribute)
+
+
+def _recorded(method: _Method, over: str | None) -> _Method:
     name = method.__name__
     counts = name not in _MESSAGES
 
@@ -45,7 +54,8 @@ def collective(method: _Method) -> _Method:
             frame = _frame(1)
             peer, tag = (0, 0) if counts else _ends(name, args, kwargs)
             data = args[0] if args else None
-            track.begin(name, link, data, frame, counts=counts, peer=peer, tag=tag)
+            counted = link if over is None else getattr(self, over)
+            track.begin(name, counted, data, frame, counts=counts, peer=peer, tag=tag)
             if link is not None:
                 steps = link.ledger.steps
                 if counts and verifies(link):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import models
-from nbmn.communicators.activity import collective
+from nbmn.communicators.activity import collective_over
 from nbmn.communicators.arrays import to_host
 from nbmn.communicators.errors import BrokenCommunicatorError, CollectiveTimeoutError
 from nbmn.communicators.interrupts import HeldInterrupt
@@ -151,9 +151,11 @@ class Background:
                 stacklevel=2,
             )
         self.track = comm.track
-        self._link = comm._link  # where waiting for the others is recorded
+        self._link = comm._link
         self._comm = comm
         self._own = own
+        # What is recorded as a call on it: a rank may be through though others have not called.
+        self._averaging = own._link
         self._worker = Worker(own._link.uid, threaded=threaded)
         for link in (own._link, *own._parts.links):
             link.worker = self._worker
@@ -193,7 +195,7 @@ class Background:
             link.fail(error)
             raise
 
-    @collective
+    @collective_over("_averaging")
     def finish_mean_grad(self) -> list[Any] | Averaged:
         """Return the means of what was started last, NumPy arrays or None; STALE if called off.
 

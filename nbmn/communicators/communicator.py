@@ -208,7 +208,9 @@ class Communicator(Training):
         ValueError
             There is no such rank or tag, or an array was sent (by :meth:`send`).
         """
-        return messages.recv_obj(self._link, *_pattern(source, tag), status)
+        payload = messages.recv_obj(self._link, *_pattern(source, tag), status)
+        self.track.end()  # who looks from outside must not think that it still waits
+        return objects.load(payload)
 
     @collective
     def bcast_obj(self, obj: Any = None, max_buf_len: int = CHUNK, root: int = 0) -> Any:

@@ -76,12 +76,15 @@ class Nursery:
         self._size: int = control.Get_size()
         self._begun: Counter[tuple[int, ...]] = Counter()
         self.pending: dict[Uid, Creation] = {}
+        self.latest: Uid | None = None
+        """What was begun last."""
 
     def begin(self, members: tuple[int, ...]) -> Creation:
         """Begin to make a communicator of these ranks; SIGINT must be held back."""
         self._begun[members] += 1
         creation = Creation(Uid(members, self._begun[members]))
         self.pending[creation.uid] = creation
+        self.latest = creation.uid
         if members == (self._rank,):
             creation.alone()
         elif members == tuple(range(self._size)):

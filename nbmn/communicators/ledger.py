@@ -68,6 +68,10 @@ class Ledger:
         self.received = [0] * self.size
         self.traffic = 0
         self.steps = 0
+        self.code = 0
+        """Names the communicator for the recorder; it outlives the link, as what follows does."""
+        self.recorded = 0
+        """Collectives of the user's since the last renewal."""
 
     @property
     def begun(self) -> int:
@@ -151,6 +155,7 @@ class Ledger:
             self.calls = Calls(self)
         self.open = []
         self.history.clear()
+        self.recorded = 0
         self.sent = [0] * self.size
         self.received = [0] * self.size
 

@@ -59,8 +59,7 @@ class Link:
         self.timeout: float | None = None
         self.verify = False
         self.generation = 0
-        self.code = code_of(uid, 0)
-        self.calls = 0
+        ledger.code = code_of(uid, 0)
         self.broken: str | None = None
         self.lost = False
         self.worker: Worker | None = None
@@ -79,6 +78,16 @@ class Link:
         if self.broken is not None:
             raise self._unusable()
         return self.ledger.comm
+
+    @property
+    def code(self) -> int:
+        """32 bits that name this link alike on all its ranks, in this generation."""
+        return self.ledger.code
+
+    @property
+    def calls(self) -> int:
+        """Collectives of the user's that this rank has begun since the last renewal."""
+        return self.ledger.recorded
 
     @property
     def dirty(self) -> str | None:
@@ -163,9 +172,8 @@ class Link:
         """Take an MPI communicator with nothing outstanding; the link is as new."""
         self.ledger.reset(comm)
         self.broken = None
-        self.calls = 0
         self.generation += 1
-        self.code = code_of(self.uid, self.generation)
+        self.ledger.code = code_of(self.uid, self.generation)
         if self.worker is not None and self.worker.uid == self.uid:
             self.worker.reset()
 

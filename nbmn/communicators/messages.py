@@ -56,15 +56,15 @@ def recv_obj(
     tag: int | None,
     status: MPI.Status | None = None,
     longest: int = CHUNK,
-) -> Any:
-    """Receive what ``send_obj`` sends; None stands for any source or tag."""
+) -> objects.Payload:
+    """Receive what ``send_obj`` sends, pickled; None stands for any source or tag."""
     kind, note, source, tag = _begin(link, source, tag, status)
     if kind != _OBJECT:
         _take_arrays(link, kind, note, source, tag)
         raise MismatchError(
             f"recv_obj: rank {source} sent an array to rank {link.rank}; receive it by recv"
         )
-    return objects.load(_take_payload(link, note, source, tag, longest))
+    return _take_payload(link, note, source, tag, longest)
 
 
 def recv_payload(link: Link, source: int, tag: int, longest: int = CHUNK) -> objects.Payload:

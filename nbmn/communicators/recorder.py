@@ -130,10 +130,11 @@ class Recorder:
             nbytes = sum(getattr(part, "nbytes", 0) for part in data)
             dtype = next((p.dtype.num + 1 for p in data if type(p) is np.ndarray), 0)
         if link is not None:
+            ledger = link.ledger
             if counts:
-                link.calls = number = link.calls + 1
-            code = link.code
-            self._traffic = link.ledger.traffic
+                ledger.recorded = number = ledger.recorded + 1
+            code = ledger.code
+            self._traffic = ledger.traffic
         codes = self._codes
         caller: FrameType | None = frame
         file = line = 0

@@ -11,7 +11,7 @@ from nbmn.communicators.activity import Activity
 from nbmn.communicators.creation import Nursery, members_of
 from nbmn.communicators.errors import BrokenCommunicatorError
 from nbmn.communicators.interrupts import HeldInterrupt
-from nbmn.communicators.link import Link, Uid
+from nbmn.communicators.link import Link, Uid, code_of
 from nbmn.communicators.peers import Peers, introduce
 from nbmn.communicators.recorder import Recorder
 from nbmn.communicators.renewal import LinkReport, by_link, in_step
@@ -53,6 +53,28 @@ class World:
     def links(self) -> list[Link]:
         """Return the links that are held here; local, from any thread."""
         return [link for ref in self._links.valuerefs() if (link := ref()) is not None]
+
+    def begun(self) -> dict[int, int]:
+        """Return how many calls this rank has begun on each communicator, by its code; local.
+
+        From any thread. Of one that nobody holds here any more it is still told, until it is freed.
+        Of averaging in the background it is what was started, since that goes on by itself.
+        """
+        state = self._state
+        counts = {ledger.code: ledger.recorded for ledger in list(state.ledgers.values())}
+        for link in self.links():
+            worker = link.worker
+            if worker is not None and worker.uid == link.uid:
+                counts[link.code] = worker.started
+        for members, count in state.nursery.begun().items():
+            counts[_creations(members)] = count
+        return {code: count for code, count in counts.items() if count}
+
+    def creation(self) -> tuple[int, int, tuple[int, ...]]:
+        """Return the communicator that was begun last: a code and number as in :meth:`begun`,
+        and its ranks; local, from any thread."""
+        uid = self._state.nursery.latest
+        return (0, 0, ()) if uid is None else (_creations(uid.members), uid.number, uid.members)
 
     @property
     def abandoned(self) -> int:
@@ -177,6 +199,11 @@ class World:
             except BaseException:
                 self._round = self._step = None
                 raise
+
+
+def _creations(members: tuple[int, ...]) -> int:
+    """Name, as a communicator has a name, what counts those that are made for these ranks."""
+    return code_of(Uid(members, 0), 0)  # links are counted from 1
 
 
 def world() -> World:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from nbmn.communicators.recordings import Entry, read_recorder
-from nbmn.engine.blackbox import SIGNAL
+from nbmn.engine.blackbox import FILE, SIGNAL
 from nbmn.engine.lines import cell_label, describe
 from nbmn.records import Frame
 
@@ -59,7 +59,10 @@ class Stacks:
         if descriptor < 0 or not _catches(pid, SIGNAL):
             return ()
         try:
-            with open(f"/proc/{pid}/fd/{descriptor}", "r+", errors="replace") as file:
+            path = f"/proc/{pid}/fd/{descriptor}"
+            if not os.readlink(path).startswith(f"/memfd:{FILE}"):
+                return ()  # another process has this id now, and the file is its own
+            with open(path, "r+", errors="replace") as file:
                 file.truncate(0)
                 os.kill(pid, SIGNAL)
                 return parse_stack(_read(file))

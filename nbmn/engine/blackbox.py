@@ -17,6 +17,8 @@ import sys
 
 SIGNAL = getattr(signal, "SIGRTMIN", 0) + 13
 """One that nothing else uses."""
+FILE = "nbmn-stack"
+"""The file's name."""
 
 
 def install() -> int:
@@ -28,7 +30,7 @@ def install() -> int:
         return -1
     import fcntl
 
-    descriptor = os.memfd_create("nbmn-stack")
+    descriptor = os.memfd_create(FILE)
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     # So that a file that was emptied begins at its beginning.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)

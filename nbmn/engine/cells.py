@@ -21,6 +21,7 @@ from nbmn.engine.guard import guarded
 from nbmn.engine.lines import cell_filename, cell_label, failing_line
 from nbmn.engine.reporter import Reporter, reporter
 from nbmn.messages import CellError, CellReply, CellRequest
+from nbmn.phases import phases
 
 LONGEST_MESSAGE = 2000
 """Characters of an exception's message that travel; its traceback has all of it."""
@@ -118,6 +119,7 @@ def run_cell(request: CellRequest) -> CellReply:
 
     def work() -> tuple[bytes | None, BaseException | None]:
         shell.compile.label = request.label
+        phases().close_all()
         if request.post_mortem:
             from nbmn.engine.debugger import post_mortem
 

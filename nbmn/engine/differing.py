@@ -46,9 +46,9 @@ def evaluate(expression: str) -> tuple[Fingerprint, str]:
     """The fingerprint of an expression's value, or what it raised. Local."""
     try:
         value = eval(compile(expression, "<%mn_diff>", "eval"), get_ipython().user_ns)
+        return fingerprint(value), ""
     except Exception as error:  # noqa: BLE001 - told to the notebook
         return Fingerprint(), f"{type(error).__name__}: {message_of(error)}"
-    return fingerprint(value), ""
 
 
 def compare_here(

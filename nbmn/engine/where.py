@@ -10,6 +10,8 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from nbmn.communicators.link import Link
+from nbmn.communicators.waiting import wait
 from nbmn.engine.lines import cell_label, describe
 from nbmn.engine.syscalls import blocked_in
 from nbmn.records import Frame, Wait
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 60
 """Frames of a stack that travel: the innermost."""
+_WAITS = (wait.__code__, Link.wait.__code__)
 _NBMN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -39,23 +42,39 @@ class Lookout:
         self._native = main.native_id or 0
 
     def waits(self) -> tuple[str, str, float, Wait] | None:
-        """What it waits in: operation, line, seconds and more; None if in no collective."""
+        """What it waits in: operation, line, seconds and more; None if it waits for no rank.
+
+        In a collective it also works: to read an object may take seconds, and needs nobody.
+        """
         entry = self._world.recorder.last()
-        if entry is None or entry.end is not None:
+        if entry is None or entry.end is not None or not self._waits_now():
             return None
         place = describe(entry.file, entry.line)
         return entry.operation, place, time.monotonic() - entry.begin, self._wait(entry)
 
+    def _waits_now(self) -> bool:
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if any(frame.f_code is code for code in _WAITS):
+                return True
+            frame = frame.f_back
+        return False
+
     def _wait(self, entry: Entry) -> Wait:
-        members = next(
-            (link.members for link in self._world.links() if link.code == entry.link), ()
-        )
-        peer = members[entry.peer] if entry.peer is not None and members else entry.peer
+        if entry.link:
+            code, number = entry.link, entry.number
+            links = self._world.links()
+            members = next((link.members for link in links if link.code == code), ())
+        else:
+            code, number, members = self._world.creation()
+        peer = entry.peer
+        if peer is not None and peer < len(members):  # else it will be refused
+            peer = members[peer]
         return Wait(
             entry.sequence,
-            str(entry.link) if entry.link else "",
-            entry.number,
-            tuple(members),
+            str(code) if code else "",
+            number,
+            members,
             peer,
             entry.tag,
             entry.nbytes,
@@ -64,7 +83,7 @@ class Lookout:
 
     def begun(self) -> dict[str, int]:
         """How many collectives were begun on each communicator."""
-        return {str(link.code): link.calls for link in self._world.links() if link.calls}
+        return {str(code): count for code, count in self._world.begun().items()}
 
     def line(self) -> str:
         """The innermost line of a cell; empty before and after the cell's own code."""

@@ -37,6 +37,14 @@ def test_a_phase_that_raises_is_over():
     assert [each.end is None for each in mine(began)] == [False]
 
 
+def test_what_an_interrupt_left_open_is_over_with_its_cell():
+    began = time.monotonic()
+    phase("data").__enter__()
+    assert [each.end for each in mine(began)] == [None]
+    phases().close_all()
+    assert mine(began) == []
+
+
 def test_other_threads_are_not_recorded():
     began = time.monotonic()
 

@@ -25,6 +25,7 @@ from nbmn.debug.probe import (
 )
 from nbmn.debug.stacks import Place, fold, render_html, render_text
 from nbmn.debug.states import RankState
+from nbmn.engine.blackbox import SIGNAL
 from nbmn.engine.syscalls import blocked_in
 from nbmn.records import Frame, Wait
 
@@ -143,6 +144,26 @@ def test_a_process_that_does_not_expect_the_signal_is_left_alone() -> None:
         assert Stacks().ask(child.pid, 1) == ()
         assert Stacks().ask(child.pid, -1) == ()
         assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+@linux
+def test_a_file_of_another_process_is_left_alone(tmp_path: Path) -> None:
+    """Its id may be that of a rank which has ended."""
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    code = (
+        f"import faulthandler, time; file = open({str(kept)!r}, 'r+')\n"
+        f"faulthandler.register({SIGNAL}, file=file)\n"
+        "print(file.fileno(), flush=True)\ntime.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert Stacks().ask(child.pid, int(child.stdout.readline())) == ()
+        assert kept.read_text() == "kept"
     finally:
         child.kill()
         child.wait()

@@ -1,3 +1,4 @@
+import gc
 import os
 import time
 
@@ -5,8 +6,10 @@ import chainer
 import numpy as np
 from rank_tools import need_ranks
 
+import nbmn
 from nbmn.communicators import world
 from nbmn.communicators.recordings import read_recorder
+from nbmn.engine.where import Lookout
 
 
 def check_every_call_is_recorded(comm):
@@ -65,3 +68,70 @@ def check_a_rank_that_is_stuck_can_be_read(comm):
         part.barrier()
         mine = world().recorder.last()
         assert (mine.link, mine.number) == (entry.link, entry.number)
+
+
+def check_calls_on_a_communicator_that_is_dropped_stay_counted(comm):
+    part = comm.split(0, comm.rank)
+    part.barrier()
+    part.barrier()
+    code = part._link.code
+    del part
+    gc.collect()
+    assert world().begun()[code] == 2
+    assert world().begun()[comm._link.code] == comm._link.calls
+
+
+def check_making_a_communicator_is_counted_among_its_ranks(comm):
+    ranks = tuple(range(comm.size))
+    comm.split(0, comm.rank)
+    code, number, members = world().creation()
+    assert members == ranks
+    assert world().begun()[code] == number
+    alone = comm.split(comm.rank, 0)
+    assert world().creation()[2] == (comm.rank,)
+    assert alone.size == 1
+    assert world().begun()[code] == number
+
+
+def check_averaging_in_the_background_is_counted_when_it_begins(comm):
+    model = chainer.Link()
+    with model.init_scope():
+        model.w = chainer.Parameter(np.zeros(5, np.float32))
+    optimizer = nbmn.create_multi_node_optimizer(
+        chainer.optimizers.SGD(), comm, double_buffering=True
+    ).setup(model)
+    for step in (1, 2):
+        model.w.grad = np.ones(5, np.float32)
+        optimizer.update()
+        code = optimizer._background._averaging.code
+        assert world().begun()[code] == step
+        calls = comm._link.calls
+    optimizer.flush()
+    last = world().recorder.last()
+    assert (last.operation, last.link, last.number) == ("finish_mean_grad", code, 2)
+    # A rank is through with it though the others have not asked for the means yet.
+    assert comm._link.calls == calls
+
+
+class SlowToRead:
+    """Says when it is being read."""
+
+    def __reduce__(self):
+        return read_slowly, ()
+
+
+def read_slowly():
+    entry = world().recorder.last()
+    return entry.operation, entry.end is None, Lookout(world()).waits()
+
+
+def check_who_reads_an_object_does_not_wait(comm):
+    need_ranks(comm, 2)
+    if comm.rank == 0:
+        comm.send_obj(SlowToRead(), 1)
+    elif comm.rank == 1:
+        assert comm.recv_obj(0) == ("recv_obj", False, None)
+    if comm.rank > 0:
+        assert comm.bcast_obj() == ("bcast_obj", True, None)
+    else:
+        comm.bcast_obj(SlowToRead())

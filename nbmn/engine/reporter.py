@@ -9,11 +9,13 @@ since those release the interpreter lock.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -102,6 +104,7 @@ class Reporter:
         self._since = time.monotonic()
         self._iteration = 0
         self._started = False
+        self._complained = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         # A pipe wakes the thread out of its poll; a byte more when full changes nothing.
@@ -235,7 +238,7 @@ class Reporter:
             batch: list[Record] = []
             if time.monotonic() - beat > HEARTBEAT:
                 beat = time.monotonic()
-                batch.append(self.heartbeat())
+                batch.append(self._told(self.heartbeat))
             behind = self._flush(socket, batch)
             # A command is answered at once; so is the wish to send.
             ready = dict(poller.poll(0 if behind else 1000 / RATE))
@@ -249,11 +252,22 @@ class Reporter:
                 elif command == b"answer":
                     self._answer(*arguments)
                 elif command == b"where":
-                    socket.send(encode([self.stack()]))
+                    socket.send(encode([self._told(self.stack)]))
                 elif command == b"trace":
-                    socket.send(encode([self.timeline(int(arguments[0]))]))
+                    tell = functools.partial(self.timeline, int(arguments[0]))
+                    socket.send(encode([self._told(tell)]))
             elif expect_pings and time.monotonic() - heard > SILENCE:
                 os._exit(1)
+
+    def _told(self, tell: Callable[[], Record]) -> Record:
+        """What ``tell`` gives, or a bare heartbeat: interrupts depend on this thread."""
+        try:
+            return tell()
+        except Exception:
+            if not self._complained:
+                self._complained = True  # once, for it would come with every heartbeat
+                logging.getLogger(__name__).exception("cannot tell what this rank does")
+            return Heartbeat(self.rank, self._run, time.time(), "running" if self._run else "idle")
 
     def _flush(self, socket: Any, batch: list[Record]) -> bool:
         """Send what is in ``batch`` and what gathered; says whether more is left.

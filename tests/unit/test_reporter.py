@@ -262,3 +262,18 @@ def test_heartbeats_come_often_enough_to_decide_soon(heard: Heard) -> None:
     began = time.monotonic()
     heard.until(Heartbeat, 4)
     assert time.monotonic() - began < 3
+
+
+def test_a_lookout_that_fails_does_not_make_the_rank_deaf(heard: Heard) -> None:
+    class Broken:
+        def __getattr__(self, name: str):
+            raise RuntimeError(name)
+
+    line = Reporter()
+    line.lookout = Broken()
+    line.connect(3, heard.listener.endpoint, expect_pings=False)
+    line.begin("r")
+    heard.until(Heartbeat, 2)
+    with pytest.raises(KeyboardInterrupt):
+        _wait_for_interrupt(heard, "r")
+    line.end("interrupted")

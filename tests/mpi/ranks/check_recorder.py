@@ -82,6 +82,7 @@ def check_calls_on_a_communicator_that_is_dropped_stay_counted(comm):
 
 
 def check_making_a_communicator_is_counted_among_its_ranks(comm):
+    need_ranks(comm, 2)
     ranks = tuple(range(comm.size))
     comm.split(0, comm.rank)
     code, number, members = world().creation()

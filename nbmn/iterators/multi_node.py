@@ -11,6 +11,7 @@ import chainer
 import numpy as np
 
 from nbmn.communicators.errors import CommunicatorError
+from nbmn.delegation import Delegate
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -70,10 +71,11 @@ class _Shared(chainer.dataset.Iterator):
         """Leave the wrapped iterator alone: the user may hold it."""
 
 
-class Master(_Shared):
+class Master(Delegate, _Shared):
     """Takes batches from an iterator; everything else is the wrapped iterator's."""
 
     _OWN = frozenset({"actual_iterator", "communicator", "rank_master", "_told"})
+    _ACTUAL = "actual_iterator"
 
     def __init__(self, actual_iterator: Any, communicator: Communicator, rank_master: int) -> None:
         super().__init__(communicator, rank_master)
@@ -134,17 +136,6 @@ class Master(_Shared):
             return Progress(values, size)
         self._told = order
         return Progress(values, size, np.asarray(order))
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._OWN:
-            raise AttributeError(name)
-        return getattr(self.actual_iterator, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._OWN:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self.actual_iterator, name, value)
 
 
 class Receiver(_Shared):

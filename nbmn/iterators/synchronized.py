@@ -11,6 +11,8 @@ import chainer
 import numpy as np
 from chainer.iterators import ShuffleOrderSampler
 
+from nbmn.delegation import Delegate
+
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
 
@@ -34,10 +36,11 @@ class ChainedOrder:
         return random.permutation(len(order))
 
 
-class SynchronizedIterator(chainer.dataset.Iterator):
+class SynchronizedIterator(Delegate, chainer.dataset.Iterator):
     """Everything but the order is the wrapped iterator's; made by the function below."""
 
     _OWN = frozenset({"actual_iterator", "communicator"})
+    _ACTUAL = "actual_iterator"
 
     def __init__(self, actual_iterator: Any, communicator: Communicator) -> None:
         self.actual_iterator = actual_iterator
@@ -73,17 +76,6 @@ class SynchronizedIterator(chainer.dataset.Iterator):
 
     def __del__(self) -> None:
         """Leave the wrapped iterator alone: the user may hold it."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._OWN:
-            raise AttributeError(name)
-        return getattr(self.actual_iterator, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._OWN:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self.actual_iterator, name, value)
 
 
 def create_synchronized_iterator(

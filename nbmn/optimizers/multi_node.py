@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import chainer
 
 from nbmn.communicators.models import Averaged, Share
+from nbmn.delegation import Delegate
 from nbmn.optimizers.repeating import Among, TalksToOthersError
 from nbmn.phases import phase, phases
 
@@ -27,7 +28,7 @@ class Step:
     kwds: Mapping[str, Any]
 
 
-class MultiNodeOptimizer:
+class MultiNodeOptimizer(Delegate):
     """Wraps a Chainer optimizer; made by :func:`create_multi_node_optimizer`.
 
     Whatever is not defined here is read from and written to the wrapped optimizer.
@@ -48,6 +49,7 @@ class MultiNodeOptimizer:
     _OWN = frozenset(
         {"actual_optimizer", "communicator", "zero_fill", "_synchronized", "_apart", "_inside"}
     )
+    _ACTUAL = "actual_optimizer"
 
     def __init__(
         self, actual_optimizer: chainer.Optimizer, communicator: Communicator, zero_fill: bool
@@ -218,17 +220,6 @@ class MultiNodeOptimizer:
             else:
                 actual.target.zerograds()
             loss.backward(loss_scale=actual._loss_scale)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._OWN:  # not there yet: while being copied or unpickled
-            raise AttributeError(name)
-        return getattr(self.actual_optimizer, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._OWN:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self.actual_optimizer, name, value)
 
 
 def _initialized(target: chainer.Link) -> tuple[tuple[str, bool], ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHARED = {"records", "messages", "frames", "parent", "ranks"}
+SHARED = {"records", "messages", "frames", "markup", "parent", "ranks"}
 MAY_IMPORT = {
     "nbmn": {"compat", "global_except_hook"},
     # An unchanged script that fails ends the other ranks.
@@ -21,9 +21,10 @@ MAY_IMPORT = {
     "datasets": {"communicators"},
     "extensions": {"communicators"},
     "functions": {"communicators"},
-    "iterators": {"communicators"},
+    "iterators": {"communicators", "delegation"},
     "links": {"communicators", "functions"},
-    "optimizers": {"communicators", "phases"},
+    "delegation": set(),
+    "optimizers": {"communicators", "delegation", "phases"},
     "global_except_hook": {"communicators"},
     "nccl": set(),
     "phases": set(),
@@ -40,6 +41,7 @@ WITHOUT_NOTEBOOK = [
     "communicators",
     "compat",
     "datasets",
+    "delegation",
     "extensions",
     "functions",
     "global_except_hook",

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
-from string import Template
 
 from nbmn import frames
 from nbmn.cluster.session import Session
@@ -14,6 +11,7 @@ from nbmn.cluster.tables import Bundle, table
 from nbmn.cluster.transfer import answers
 from nbmn.debug.comparison import Comparison, how, odd_ranks
 from nbmn.engine.differing import differ
+from nbmn.markup import template
 from nbmn.ranks import name_ranks
 
 ROWS = 24
@@ -65,22 +63,17 @@ def show_comparison(expression: str, comparison: Comparison) -> Bundle:
 def _markup(title: str, rows: Sequence[Sequence[str]], foot: str) -> str:
     names = ("what", "ranks", "how", "reference")
     lines = [
-        _template("difference.html").substitute(
+        template("nbmn.cluster", "difference.html").substitute(
             dict(zip(names, map(html.escape, row), strict=True))
         )
         for row in rows
     ]
     head = "".join(f"<th>{name}</th>" for name in HEADER)
-    return _template("comparison.html").substitute(
+    return template("nbmn.cluster", "comparison.html").substitute(
         title=html.escape(title),
         table=f"<table><tr>{head}</tr>{''.join(lines)}</table>" if lines else "",
         notes=html.escape(foot),
     )
-
-
-@cache
-def _template(name: str) -> Template:
-    return Template(files("nbmn.cluster").joinpath("templates", name).read_text("utf-8"))
 
 
 def headline(expression: str, comparison: Comparison) -> str:

@@ -6,13 +6,12 @@ import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 from ansi2html import Ansi2HTMLConverter
 
 from nbmn.cluster.terminal import settle
+from nbmn.markup import template
 from nbmn.ranks import name_ranks
 
 LIVE_LINES = 200
@@ -129,10 +128,12 @@ def _texts(output: RankOutput, lines: int | None) -> list[tuple[str, str]]:
 def render_html(groups: Sequence[Group], lines: int | None = None, notice: str = "") -> str:
     """The groups' text for a notebook page, themed by the page's own colours."""
     body = "".join(
-        _template("group.html").substitute(
+        template("nbmn.cluster", "group.html").substitute(
             who=html.escape(name_ranks(each.ranks)),
             streams="".join(
-                _template("stream.html").substitute(kind=kind, text=_ansi_html(text.rstrip("\n")))
+                template("nbmn.cluster", "stream.html").substitute(
+                    kind=kind, text=_ansi_html(text.rstrip("\n"))
+                )
                 for kind, text in _texts(each.output, lines)
             ),
         )
@@ -140,13 +141,8 @@ def render_html(groups: Sequence[Group], lines: int | None = None, notice: str =
         if _texts(each.output, lines)
     )
     if notice:
-        body += _template("notice.html").substitute(text=html.escape(notice))
-    return _template("output.html").substitute(body=body)
-
-
-@cache
-def _template(name: str) -> Template:
-    return Template(files("nbmn.cluster").joinpath("templates", name).read_text("utf-8"))
+        body += template("nbmn.cluster", "notice.html").substitute(text=html.escape(notice))
+    return template("nbmn.cluster", "output.html").substitute(body=body)
 
 
 @cache

@@ -5,11 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from string import Template
 
 from nbmn.debug.states import Heard
+from nbmn.markup import template
 from nbmn.messages import RankInfo
 
 
@@ -117,7 +115,7 @@ def table(
         for row in [header, *rows]
     ]
     text = "\n".join([title, *lines, *([foot] if foot else [])])
-    markup = _template().substitute(
+    markup = template("nbmn.cluster", "table.html").substitute(
         title=html.escape(title),
         header="".join(f"<th>{html.escape(name)}</th>" for name in header),
         rows="".join(
@@ -126,8 +124,3 @@ def table(
         foot=html.escape(foot),
     )
     return Bundle(text, markup)
-
-
-@cache
-def _template() -> Template:
-    return Template(files("nbmn.cluster").joinpath("templates", "table.html").read_text("utf-8"))

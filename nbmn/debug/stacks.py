@@ -5,12 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from string import Template
 
 from nbmn.debug.diagnosis import describe_wait, whereabouts
 from nbmn.debug.states import RankState
+from nbmn.markup import template
 from nbmn.ranks import name_ranks
 from nbmn.records import Frame
 
@@ -82,10 +80,10 @@ def _source(frame: Frame) -> str:
 def render_html(groups: Sequence[Folded]) -> str:
     """For a notebook page."""
     body = "".join(
-        _template("stack.html").substitute(
+        template("nbmn.debug", "stack.html").substitute(
             title=html.escape(group.title),
             frames="".join(
-                _template("frame.html").substitute(
+                template("nbmn.debug", "frame.html").substitute(
                     place=html.escape(frame.place),
                     function=html.escape(frame.function),
                     source=html.escape(frame.source),
@@ -95,9 +93,4 @@ def render_html(groups: Sequence[Folded]) -> str:
         )
         for group in groups
     )
-    return _template("stacks.html").substitute(body=body)
-
-
-@cache
-def _template(name: str) -> Template:
-    return Template(files("nbmn.debug").joinpath("templates", name).read_text("utf-8"))
+    return template("nbmn.debug", "stacks.html").substitute(body=body)

@@ -17,11 +17,8 @@ from nbmn.debug.comparison import Comparison, Move, closer, compare, plan
 from nbmn.debug.contrast import Contrast, contrast
 from nbmn.debug.fingerprint import Fingerprint, fingerprint, on_host
 from nbmn.engine.cells import message_of
-from nbmn.engine.guard import guarded
-from nbmn.engine.reporter import reporter
-from nbmn.engine.transfer import Reply, channel
+from nbmn.engine.transfer import Reply, answer, channel
 from nbmn.frames import Parts
-from nbmn.messages import CellError
 
 
 def differ(run: str, members: Sequence[int], expression: str) -> Reply:
@@ -35,11 +32,7 @@ def differ(run: str, members: Sequence[int], expression: str) -> Reply:
         comparison = compare_here(channel(), members, *evaluate(expression))
         return None if comparison is None else frames.dump(comparison)
 
-    parts, error = guarded(run, work)
-    reporter().end("done" if error is None else "failed")
-    if error is not None:
-        return CellError(type(error).__name__, message_of(error)), None
-    return None, parts
+    return answer(run, work)
 
 
 def evaluate(expression: str) -> tuple[Fingerprint, str]:

@@ -41,7 +41,7 @@ def receive(run: str, members: Sequence[int], sent: Parts | None) -> Reply:
     def take() -> None:
         get_ipython().user_ns.update(frames.load(_pass_on(channel(), members, sent)))
 
-    return _answer(run, take)
+    return answer(run, take)
 
 
 def send_back(run: str, name: str) -> Reply:
@@ -53,10 +53,11 @@ def send_back(run: str, name: str) -> Reply:
             raise NameError(f"no variable {name!r} on this rank")
         return frames.dump(namespace[name])
 
-    return _answer(run, value)
+    return answer(run, value)
 
 
-def _answer(run: str, work: Callable[[], Parts | None]) -> Reply:
+def answer(run: str, work: Callable[[], Parts | None]) -> Reply:
+    """Do the work of a run, and tell how it went. Local; never raises."""
     parts, error = guarded(run, work)
     reporter().end("done" if error is None else "failed")
     if error is None:

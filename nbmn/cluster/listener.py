@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -26,7 +27,12 @@ PING = 1.0
 TICK = 20
 """Milliseconds after which a queued command leaves at the latest."""
 
+LOOK = 0.01
+"""Seconds between two looks for answers."""
+
 Subscriber = Callable[[list[Record]], None]
+
+T = TypeVar("T")
 
 
 class Listener:
@@ -133,6 +139,14 @@ class Listener:
             except Exception:
                 # Interrupts and lamps depend on this thread, whatever a board does.
                 logging.getLogger(__name__).exception("a subscriber to the ranks' records failed")
+
+
+def await_answers(answers: Mapping[int, T], ranks: Sequence[int], seconds: float) -> dict[int, T]:
+    """What ranks have answered, at the latest after some seconds; some may be missing."""
+    deadline = time.monotonic() + seconds
+    while not answers.keys() >= set(ranks) and time.monotonic() < deadline:
+        time.sleep(LOOK)
+    return {rank: answer for rank, answer in dict(answers).items() if rank in ranks}
 
 
 @dataclass(frozen=True, slots=True)

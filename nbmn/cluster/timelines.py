@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
+from nbmn.cluster.listener import await_answers
 from nbmn.cluster.session import Session
 from nbmn.records import Timeline
 
 PATIENCE = 2.0
 """Seconds that ranks have to answer; one whose interpreter is held never does."""
-LOOK = 0.01
 
 
 def trace(session: Session, steps: int, ranks: Sequence[int]) -> list[Timeline]:
@@ -23,10 +22,7 @@ def trace(session: Session, steps: int, ranks: Sequence[int]) -> list[Timeline]:
     """
     listener = session.listener
     listener.ask_trace(ranks, steps)
-    deadline = time.monotonic() + PATIENCE
-    while not listener.timelines.keys() >= set(ranks) and time.monotonic() < deadline:
-        time.sleep(LOOK)
-    told = dict(listener.timelines)
+    told = await_answers(listener.timelines, ranks, PATIENCE)
     return [told[rank] for rank in ranks if rank in told]
 
 

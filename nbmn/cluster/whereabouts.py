@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nbmn.cluster.listener import await_answers
 from nbmn.cluster.session import Session
 from nbmn.debug import probe
 from nbmn.debug.stacks import Place
@@ -15,7 +16,6 @@ from nbmn.records import Stack
 
 PATIENCE = 1.0
 """Seconds that ranks have to answer; one that is silent never does."""
-LOOK = 0.01
 
 
 def where(session: Session, ranks: Sequence[int]) -> list[Place]:
@@ -26,10 +26,7 @@ def where(session: Session, ranks: Sequence[int]) -> list[Place]:
     """
     listener = session.listener
     listener.ask_where(ranks)
-    deadline = time.monotonic() + PATIENCE
-    while not listener.stacks.keys() >= set(ranks) and time.monotonic() < deadline:
-        time.sleep(LOOK)
-    stacks = dict(listener.stacks)
+    stacks = await_answers(listener.stacks, ranks, PATIENCE)
     running = {rank: run.request.run for rank, run in session.running().items()}
     return [_place(session, session.ranks[r], stacks.get(r), running.get(r)) for r in ranks]
 

@@ -42,6 +42,8 @@ DEATH_PATIENCE = 10.0
 """Seconds that killed ranks have to end."""
 FREE_AGAIN = 2.0
 """Seconds after which a rank that was freed from a wait, and still waits, is freed again."""
+PRESS_MEMORY = 30.0
+"""Seconds in which a second press follows the first; later it is a first one again."""
 OUTPUT_PATIENCE = 2.0
 """Seconds to wait for the last output after a rank's reply."""
 
@@ -94,8 +96,8 @@ class CellRun:
         """Why ranks had to be freed; the first, since others follow from it."""
         self._freed: dict[int, float] = {}
         """When, by rank."""
-        self._told: frozenset[int] = frozenset()
-        """Ranks that the person has interrupted."""
+        self._told: dict[int, float] = {}
+        """When the person has last interrupted them, by rank."""
         self._awaited = False
         self._notice = ""
         """Something about the cell as a whole, shown while it runs."""
@@ -186,9 +188,14 @@ class CellRun:
         raise RanksInterrupted(self.ranks, self.running()) from None
 
     def late(self, ranks: Iterable[int] | None = None) -> list[int]:
-        """Of these ranks (of all), those that were interrupted and still run."""
-        chosen = set(self.ranks if ranks is None else ranks)
-        return [rank for rank in self.running() if rank in self._told & chosen]
+        """Of these ranks (of all), those that were interrupted a moment ago and still run.
+
+        Not those of long ago: the user's code may have caught the KeyboardInterrupt.
+        """
+        since = time.monotonic() - PRESS_MEMORY
+        chosen = self.ranks if ranks is None else ranks
+        told = {rank for rank in chosen if self._told.get(rank, -math.inf) > since}
+        return [rank for rank in self.running() if rank in told]
 
     def unanswered(self, ranks: Iterable[int] | None = None) -> str:
         """Say which ranks did not answer an interrupt, and where they are."""
@@ -208,8 +215,9 @@ class CellRun:
             They were killed; or a Ctrl-C stopped the countdown.
         """
         until = time.monotonic() + COUNTDOWN
+        late = self.late(ranks)
         try:
-            while late := self.late(ranks):
+            while late := [rank for rank in late if rank in self.running()]:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
@@ -252,7 +260,7 @@ class CellRun:
             return
         self._interrupted = True
         chosen = set(self.ranks if ranks is None else ranks)
-        self._told |= chosen
+        self._told.update(dict.fromkeys(chosen, time.monotonic()))
         mine = [rank for rank in self.running() if rank in chosen]
         self._session.listener.interrupt(mine, self.request.run)
         self._wake.set()

@@ -199,8 +199,8 @@ def fewer(
         return f"{name_ranks(culprits)} did not call {line}: all ranks must"
     often = "once" if more - less == 1 else f"{more - less} times"
     return (
-        f"{name_ranks(culprits)} called {line} {often} less than {name_ranks(waiting)}: "
-        "at least one fewer iteration"
+        f"{name_ranks(culprits)} called {line} at least {often} less than {name_ranks(waiting)}: "
+        "fewer iterations, or a branch not taken"
     )
 
 

@@ -17,23 +17,21 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from nbmn.engine.informants import Console, Lookout, Tracer
 from nbmn.messages import Endpoint
 from nbmn.records import (
-    Frame,
     Heartbeat,
     Record,
     RunEnded,
     RunStarted,
     Said,
-    Span,
     Stack,
     Step,
     Timeline,
-    Wait,
     encode,
 )
 
@@ -54,33 +52,6 @@ _Queued = tuple[str, float, int, dict[str, Any], int | None, float | None]
 
 _UNCHANGING = frozenset({float, int, bool, np.float64, np.float32, np.float16})
 """Types whose values the thread may read later."""
-
-
-class Lookout(Protocol):
-    """Tells what the main thread does; as :class:`nbmn.engine.where.Lookout`."""
-
-    def waits(self) -> tuple[str, str, float, Wait] | None: ...
-    def begun(self) -> dict[str, int]: ...
-    def line(self) -> str: ...
-    def blocked(self) -> str: ...
-    def stack(self) -> tuple[Frame, ...]: ...
-
-
-class Tracer(Protocol):
-    """Tells what the main thread did; as :class:`nbmn.engine.tracing.Tracer`."""
-
-    def spans(self, steps: int) -> tuple[Span, ...]: ...
-
-
-class Console(Protocol):
-    """Where the person types; as :class:`nbmn.engine.console.Console`."""
-
-    closed: bool
-    where: str
-
-    @property
-    def seconds(self) -> float | None: ...
-    def answer(self, question: int, text: str) -> None: ...
 
 
 class Reporter:

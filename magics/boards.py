@@ -99,4 +99,4 @@ def load_ahead() -> None:
 
 def make_run_area(context: Context, session: Session, run: str, ranks: Sequence[int]) -> RunArea:
     """The place under the current cell."""
-    return RunArea(session, run, ranks, make_area(context.shell))
+    return RunArea(session, run, ranks, make_area())

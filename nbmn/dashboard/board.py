@@ -14,6 +14,7 @@ from nbmn.dashboard.encoding import MAX_CHARTS, encode_frame, encode_state
 from nbmn.dashboard.model import RunModel
 from nbmn.dashboard.snapshot import Snapshot
 from nbmn.dashboard.static_view import html, plain
+from nbmn.front_end import front_end
 from nbmn.records import Record
 
 __all__ = ["LiveBoard"]
@@ -69,14 +70,15 @@ class LiveBoard:
     def show(self) -> None:
         """Display the board in the current cell.
 
-        Outside Jupyter nothing is displayed until :meth:`finish` prints a summary.
+        In a terminal nothing is displayed until :meth:`finish` prints a summary.
         """
         if self._page is not None:
             raise RuntimeError("this board is shown already")
-        kernel = _kernel()
-        if kernel is None:
+        if not front_end().redraws:
             return
-        answer_while_busy(kernel)
+        from IPython import get_ipython
+
+        answer_while_busy(get_ipython().kernel)
         self._page = _Page(self.snapshot())
         self._thread = threading.Thread(target=self._push, name=f"board {self.run}", daemon=True)
         self._thread.start()
@@ -105,7 +107,7 @@ class LiveBoard:
         if self._page is not None:
             self._page.push(snapshot)
             self._page.close(snapshot)
-        elif _kernel() is None:
+        elif not front_end().redraws:
             print(plain(snapshot), file=sys.stdout, flush=True)
 
     def snapshot(self) -> Snapshot:
@@ -196,10 +198,3 @@ class _Page:
             view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
             bundle[_WIDGET] = view
         return bundle
-
-
-def _kernel() -> Any:
-    """The kernel of this process; None where there is only a terminal."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return getattr(shell, "kernel", None)

@@ -23,9 +23,9 @@ _STATIC = Path(__file__).parent / "static"
 _KEPT = 3
 
 
-def _script(*names: str) -> str:
-    """A widget's module: what all figures need of the page, then its own."""
-    return "\n".join((_STATIC / part).read_text("utf-8") for part in ("page.js", *names))
+def _joined(*names: str) -> str:
+    """Scripts that make one module, or sheets that make one."""
+    return "\n".join((_STATIC / name).read_text("utf-8") for name in names)
 
 
 class BokehRuntime(anywidget.AnyWidget):
@@ -54,8 +54,8 @@ class BoardWidget(anywidget.AnyWidget):
     Set several traits under ``hold_sync()``: they then arrive together.
     """
 
-    _esm = _script("board.js", "where.js")
-    _css = _STATIC / "board.css"
+    _esm = _joined("page.js", "board.js", "where.js")
+    _css = _joined("board.css", "where.css")
     runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
     figures = traitlets.Unicode("[]").tag(sync=True)
     """List of :func:`nbmn.dashboard.figures.encode_figure`, in the order of display."""
@@ -72,7 +72,7 @@ class BoardWidget(anywidget.AnyWidget):
 class TimelineWidget(anywidget.AnyWidget):
     """Brings a static timeline on the page to life; never displayed itself."""
 
-    _esm = _script("timeline.js")
+    _esm = _joined("page.js", "timeline.js")
     _css = _STATIC / "board.css"
     runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
     item = traitlets.Unicode().tag(sync=True)

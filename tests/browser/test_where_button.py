@@ -41,6 +41,9 @@ def test_where_is_answered_while_the_cell_hangs(notebook, page, keep_screenshot)
     book.start(1)
     button = page.get_by_role("button", name="Where?")
     await_text(page, 1, "rank 1 runs at cell [2] line 3; ranks 0, 2 wait in barrier #")
+    detail = page.locator(".nbmn-table td.nbmn-rest").first
+    detail.get_by_text("in barrier at cell [2] line 9").wait_for()
+    assert detail.evaluate("(cell) => cell.scrollWidth <= cell.clientWidth"), "it is cut off"
     button.click()
     shown = groups(page)
     assert book.is_running(1)

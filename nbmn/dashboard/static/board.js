@@ -266,7 +266,8 @@ class Board {
 
   fillTable(state) {
     state.rows.forEach((row, index) => {
-      const { lamp, word, numbers, detail } = this.rows[index];
+      const { line, lamp, word, numbers, detail } = this.rows[index];
+      line.title = row.detail; // a narrow page has the last column out of sight
       setLamp(lamp, row.lamp);
       setText(word, row.lamp);
       const texts = [row.iteration, ...row.values, ...(state.reported ? [row.rate] : [])];

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from dataclasses import replace
 
 from IPython.core.magic import line_magic, magics_class
@@ -13,7 +12,7 @@ from nbmn.cluster import ClusterError, Plan, Session, start
 from nbmn.cluster.launch import check, default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
 from nbmn.magics.boards import load_ahead
-from nbmn.magics.context import ContextMagics, show
+from nbmn.magics.context import ContextMagics, Place, show
 from nbmn.magics.replay import replay
 
 NEXT = """\
@@ -60,7 +59,7 @@ class ClusterMagics(ContextMagics):
                     f"{session.size} ranks are running already, with the options they were started "
                     "with; --restart replaces them (their variables are lost)"
                 )
-            self._introduce(session, "already running")
+            self._introduce(session, "already running", Place())
             return
         self._start(plan)
 
@@ -99,19 +98,22 @@ class ClusterMagics(ContextMagics):
         check(plan)
         self.context.stop()
         began = time.monotonic()
-        display_id = uuid.uuid4().hex
-        show(start_table(StartProgress(plan.ranks, step="starting")), display_id=display_id)
+        place = Place()
 
         def progress(now: StartProgress) -> None:
-            show(start_table(now), display_id=display_id, update=True)
+            if place.redraws:
+                place.show(start_table(now))
+
+        if not place.redraws:
+            print(f"starting {plan.ranks} rank{'s' * (plan.ranks > 1)} …")
+        progress(StartProgress(plan.ranks, step="starting"))
 
         session = self.context.session = start(plan, progress)
         seconds = time.monotonic() - began
-        self._introduce(session, f"ready in {seconds:.1f} s", display_id)
-        if getattr(self.shell, "kernel", None) is not None:
+        self._introduce(session, f"ready in {seconds:.1f} s", place)
+        if place.redraws:
             load_ahead()
 
-    def _introduce(self, session: Session, state: str, display_id: str | None = None) -> None:
+    def _introduce(self, session: Session, state: str, place: Place) -> None:
         title = f"{session.size} rank{'s' * (session.size > 1)} {state}, {session.ranks[0].mpi}"
-        update = {"display_id": display_id, "update": True} if display_id else {}
-        show(ranks_table(title, session.ranks, NEXT), **update)
+        place.show(ranks_table(title, session.ranks, NEXT))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
@@ -12,6 +12,7 @@ from IPython.display import display
 
 from nbmn.cluster import ClusterError, NoRanksError, Session
 from nbmn.cluster.tables import Bundle
+from nbmn.front_end import front_end
 from nbmn.magics.journal import Journal
 from nbmn.ranks import name_ranks, parse_ranks
 
@@ -90,6 +91,23 @@ class ContextMagics(Magics):
         self.context = context
 
 
-def show(bundle: Bundle, **kwargs: Any) -> None:
+def show(bundle: Bundle) -> None:
     """Display a bundle in the current cell."""
-    display(bundle.mime(), raw=True, **kwargs)
+    display(bundle.mime(), raw=True)
+
+
+class Place:
+    """Where one bundle takes another's place; where none can, it comes below the other."""
+
+    def __init__(self) -> None:
+        self.redraws = front_end().redraws
+        self._shown: Bundle | None = None
+        self._id = uuid.uuid4().hex
+
+    def show(self, bundle: Bundle) -> None:
+        """Display a bundle; nothing if that is what is displayed."""
+        if bundle == self._shown:
+            return
+        update = self.redraws and self._shown is not None
+        display(bundle.mime(), raw=True, display_id=self._id, update=update)
+        self._shown = bundle

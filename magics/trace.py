@@ -9,6 +9,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from nbmn.cluster.timelines import one_host, trace
 from nbmn.dashboard.lanes import lanes
 from nbmn.dashboard.timeline_page import show_timeline
+from nbmn.front_end import front_end
 from nbmn.magics.context import ContextMagics
 from nbmn.ranks import name_ranks
 
@@ -36,5 +37,4 @@ class TraceMagics(ContextMagics):
         silent = sorted(set(ranks) - {timeline.rank for timeline in told})
         if silent:
             print(f"{name_ranks(silent)} did not answer; %mn_where tells what they are in")
-        live = getattr(self.shell, "kernel", None) is not None
-        show_timeline(lanes(told, one_host(session, ranks)), live)
+        show_timeline(lanes(told, one_host(session, ranks)), live=front_end().redraws)

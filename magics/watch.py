@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
@@ -11,7 +9,7 @@ from nbmn.cluster.interrupting import interrupt
 from nbmn.cluster.tables import Bundle
 from nbmn.cluster.whereabouts import where
 from nbmn.debug.stacks import fold, render_html, render_text
-from nbmn.magics.context import ContextMagics, show
+from nbmn.magics.context import ContextMagics, Place, show
 
 
 @magics_class
@@ -36,13 +34,9 @@ class WatchMagics(ContextMagics):
         args = parse_argstring(self.mn_interrupt, line)
         session = self.context.require_session()
         ranks = self.context.choose_ranks(args.ranks)
-        display_id = uuid.uuid4().hex
-        shown: list[str] = []
+        place = Place()
 
         def countdown(text: str) -> None:
-            if text not in shown[-1:]:
-                bundle = Bundle(text, f"<div>{text}</div>")
-                show(bundle, display_id=display_id, update=bool(shown))
-                shown.append(text)
+            place.show(Bundle(text, f"<div>{text}</div>"))
 
         print(interrupt(session, ranks, countdown))

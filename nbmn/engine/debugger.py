@@ -136,7 +136,8 @@ class _Interpreter(code.InteractiveConsole):
         self._stdin, self._stdout = stdin, stdout
 
     def raw_input(self, prompt: str = "") -> str:
-        self.write(prompt)
+        # IPython's are those of its cells.
+        self.write(">>> " if prompt == sys.ps1 else "... ")
         line = self._stdin.readline()
         if not line:
             raise EOFError

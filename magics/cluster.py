@@ -6,13 +6,15 @@ import time
 from dataclasses import replace
 
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster import ClusterError, Plan, Session, start
 from nbmn.cluster.launch import check, default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
+from nbmn.magics.arguments import parse
 from nbmn.magics.boards import load_ahead
 from nbmn.magics.context import ContextMagics, Place, show
+from nbmn.magics.journal import describe
 from nbmn.magics.replay import replay
 
 NEXT = """\
@@ -36,7 +38,7 @@ class ClusterMagics(ContextMagics):
     @line_magic
     def mn_start(self, line: str) -> None:
         """Start MPI ranks; returns when the next cell will work on them."""
-        args = parse_argstring(self.mn_start, line)
+        args = parse(self.mn_start, line)
         plan = Plan(
             default_ranks() if args.ranks is None else args.ranks,
             args.threads,
@@ -71,14 +73,13 @@ class ClusterMagics(ContextMagics):
     @line_magic
     def mn_restart(self, line: str) -> None:
         """Stop the ranks and start new ones; variables on the ranks are lost without --replay."""
-        args = parse_argstring(self.mn_restart, line)
-        session = self.context.session
-        plan = session.plan if session is not None else Plan(default_ranks())
+        args = parse(self.mn_restart, line)
+        plan = self.context.plan or Plan(default_ranks())
         journal = self.context.journal.complete() if args.replay else []
         self._start(plan if args.ranks is None else replace(plan, ranks=args.ranks))
         if args.replay:
             replay(self.context, journal)
-            print(f"replayed {len(journal)} cell{'s' * (len(journal) != 1)} and pushes")
+            print(f"replayed {describe(journal)}")
 
     @line_magic
     def mn_status(self, line: str) -> None:
@@ -108,6 +109,7 @@ class ClusterMagics(ContextMagics):
             print(f"starting {plan.ranks} rank{'s' * (plan.ranks > 1)} …")
         progress(StartProgress(plan.ranks, step="starting"))
 
+        self.context.plan = plan
         session = self.context.session = start(plan, progress)
         seconds = time.monotonic() - began
         self._introduce(session, f"ready in {seconds:.1f} s", place)

@@ -10,11 +10,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
 from IPython.display import display
 
-from nbmn.cluster import ClusterError, NoRanksError, Session
+from nbmn.cluster import ClusterError, NoRanksError, Plan, Session
 from nbmn.cluster.tables import Bundle
 from nbmn.front_end import front_end
 from nbmn.magics.journal import Journal
-from nbmn.ranks import name_ranks, parse_ranks
+from nbmn.ranks import parse_ranks
 
 
 class Context:
@@ -23,6 +23,8 @@ class Context:
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
         self.session: Session | None = None
+        self.plan: Plan | None = None
+        """How ranks were started last."""
         self.journal = Journal()
         """What succeeded on the ranks of the session."""
         atexit.register(self.stop)
@@ -61,9 +63,9 @@ class Context:
         ClusterError
             They typed something else.
         """
+        if not word.removeprefix("-").isdecimal():
+            raise ClusterError(f"{word!r} is no rank; name one, such as 0")
         ranks = self.choose_ranks([word])
-        if len(ranks) > 1:
-            raise ClusterError(f"{word} is {name_ranks(ranks)}; name one rank")
         return ranks[0]
 
     def stop(self) -> bool:

@@ -36,6 +36,8 @@ TICK = 0.1
 """Seconds between two looks at ranks that run; an answer is seen at once."""
 INTERRUPT_PATIENCE = 5.0
 """Seconds the ranks have to answer an interrupt."""
+HINT = 1.0
+"""Seconds after which it is said that they have not."""
 COUNTDOWN = 3.0
 """Seconds between the second press of the stop button and the end of ranks that do not answer."""
 DEATH_PATIENCE = 10.0
@@ -149,8 +151,15 @@ class CellRun:
             [rank for rank in self._calls if rank not in self._replies] if not self.done() else []
         )
 
-    def wait(self, meanwhile: Callable[[CellRun], None] | None = None) -> None:
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        meanwhile: Callable[[CellRun], None] | None = None,
+    ) -> None:
         """Wait until every rank has ended; first do what is to be done ``meanwhile``.
+
+        After ``timeout`` seconds it returns all the same, and :meth:`done` tells.
 
         Ctrl-C (Jupyter's stop button) interrupts the ranks. A second one kills those that
         have not answered by then, after a countdown; a third one stops that.
@@ -170,16 +179,23 @@ class CellRun:
         try:
             if meanwhile is not None:
                 meanwhile(self)
-            self._ended.wait()
+            ended = self._ended.wait(timeout)
         except KeyboardInterrupt:
             self.stop()
-        self.raise_failure()
+        if ended:
+            self.raise_failure()
 
     def stop(self) -> NoReturn:
         """Interrupt the ranks, give them time to answer, and raise what :meth:`wait` does then."""
         self.interrupt()
         try:
-            stopped = self._ended.wait(INTERRUPT_PATIENCE)
+            stopped = self._ended.wait(HINT)
+            if not stopped:
+                self._show_countdown(
+                    f"{name_ranks(self.late())} {'has' if len(self.late()) == 1 else 'have'} not "
+                    "answered the interrupt yet; stop once more to kill what does not answer"
+                )
+                stopped = self._ended.wait(INTERRUPT_PATIENCE - HINT)
         except KeyboardInterrupt:
             self.kill_late(self._show_countdown)
             stopped = True

@@ -208,10 +208,9 @@ def post_mortem(line: Reporter) -> None:
         elif not _users(error.__traceback__):
             console.write(f"rank {line.rank} ran nothing: {type(error).__name__}: {error}\n")
         else:
-            console.write(
-                f"rank {line.rank} raised {type(error).__name__} at {where}; "
-                "q leaves, h lists the commands\n"
-            )
+            stopped = isinstance(error, KeyboardInterrupt)
+            what = "was interrupted" if stopped else f"raised {type(error).__name__}"
+            console.write(f"rank {line.rank} {what} at {where}; q leaves, h lists the commands\n")
             debugger = RankDebugger()
             debugger.reset()
             debugger.interaction(None, error)

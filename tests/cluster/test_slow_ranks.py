@@ -122,6 +122,7 @@ def test_what_is_uneven_and_legal_is_no_alarm(zoo: Notebook, code: str) -> None:
 DEADLY = {
     "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
     "SIGSEGV": ("ctypes.string_at(0)", "killed by SIGSEGV"),
+    "SIGABRT": ("os.abort()", "killed by SIGABRT"),
 }
 
 
@@ -142,4 +143,33 @@ def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
     assert f"at {cell} line" in ran.error
     assert "%mn_restart starts 4 new ranks" in ran.error
     assert "replayed 2 cells" in zoo.check("%mn_restart --replay").text
+    works(zoo)
+
+
+def test_a_crash_in_the_first_moment_is_told_with_its_line(fresh: Notebook) -> None:
+    """No heartbeat has told of the cell yet, and the last one was of an earlier cell."""
+    fresh.check("%mn_start 2")
+    fresh.check("%%mn\nimport os, time\nif comm.rank == 1: time.sleep(1)")
+    cell = fresh.next_cell()
+    ran = fresh.run("%%mn\n# one\n# two\nif comm.rank == 1:\n    os.abort()", seconds=30)
+    assert f"was killed by SIGABRT at {cell} line 5" in ran.error
+    assert f"was killed by SIGABRT at {cell} line 5" in fresh.run("%mn 1").error  # later too
+
+
+def test_a_kill_in_the_first_moment_is_not_put_at_an_earlier_cell(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2")
+    fresh.check("%%mn\nimport os, signal, time\nif comm.rank == 1: time.sleep(1)")
+    cell = fresh.next_cell()
+    ran = fresh.run("%%mn\nif comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)", seconds=30)
+    assert "was killed by SIGKILL" in ran.error
+    assert f"at {cell} line 2" in ran.error or " at cell " not in ran.error
+
+
+def test_a_rank_that_goes_on_alone_is_shown(zoo: Notebook) -> None:
+    cell = zoo.next_cell()
+    shown = Shown(f"rank 2 sleeps at {cell} line 2; ranks 0, 1, 3 have finished the cell")
+    ran = zoo.run("%%mn\nif comm.rank == 2: time.sleep(6)", on_message=shown, seconds=20)
+    assert ran.ok, ran.error
+    assert shown.after < SOON
+    assert "have finished" not in ran.text
     works(zoo)

@@ -26,7 +26,9 @@ class TraceMagics(ContextMagics):
         """Show what each rank did in its last steps, as a timeline; also while they train.
 
         Data, forward, backward, communication, waiting for others, update. A loop of your own
-        marks what it does by ``with nbmn.phase("data"):``.
+        marks what it does by ``with nbmn.phase("data"):``. An optimizer's update ends a step, and
+        so does a phase named ``update``; where there is none, each ``nbmn.report(...)`` does.
+        Without any of these the last cell is shown as a whole. Earlier cells never are.
         """
         args = parse_argstring(self.mn_trace, line)
         if args.steps < 1:

@@ -6,11 +6,12 @@ import html
 from collections.abc import Sequence
 
 from nbmn import frames
+from nbmn.cluster.calls import Call
 from nbmn.cluster.session import Session
 from nbmn.cluster.tables import Bundle, table
-from nbmn.cluster.transfer import answers
+from nbmn.cluster.together import together
 from nbmn.debug.comparison import Comparison, how, odd_ranks
-from nbmn.engine.differing import differ
+from nbmn.engine.differing import differ, examine
 from nbmn.markup import template
 from nbmn.ranks import name_ranks
 
@@ -21,21 +22,41 @@ FEW = 5
 """Names listed in a note."""
 
 
-def diff(session: Session, expression: str, ranks: Sequence[int]) -> Comparison:
+def diff(
+    session: Session, expression: str, ranks: Sequence[int], tolerance: float = 0.0
+) -> Comparison:
     """Compare the value of an expression over ranks.
+
+    Parameters
+    ----------
+    tolerance
+        Numbers that are at most so far apart count as alike.
 
     Raises
     ------
     ClusterError
         Ranks are still busy with a cell.
+    RanksStuck
+        Ranks waited for ever in the expression, and were freed.
     RanksFailed
-        The comparison itself failed, for example for want of memory.
+        So they did because it raised on another; or the comparison itself failed, for
+        example for want of memory.
+    RanksInterrupted
+        After a Ctrl-C, which interrupts the ranks.
     """
-    run = session.new_run(f"%mn_diff {expression}")
     members = tuple(ranks)
-    with session.idle(ranks):
-        calls = session.call(ranks, differ, run, members, expression)
-    parts = answers(session, run, calls)
+
+    def evaluate(run: str) -> dict[int, Call]:
+        return session.call(ranks, examine, run, expression)
+
+    def compare(run: str) -> dict[int, Call]:
+        return session.call(ranks, differ, run, members, tolerance)
+
+    title = f"%mn_diff {expression}"
+    evaluated = together(session, title, ranks, evaluate)
+    if evaluated.diagnosis is not None:
+        evaluated.require()  # what it merely raised on some ranks is a part of the comparison
+    parts = together(session, title, ranks, compare).require()
     return frames.load(frames.writable(parts[members[0]]))
 
 
@@ -84,14 +105,16 @@ def headline(expression: str, comparison: Comparison) -> str:
         words.append(f"raised on {name_ranks(comparison.failures)}")
     differing = len(comparison.differences)
     entries = f"{comparison.entries:,} entr{'y' if comparison.entries == 1 else 'ies'}"
+    beyond = f" by more than {comparison.tolerance:g}" if comparison.tolerance else ""
+    within = f" within {comparison.tolerance:g}" if comparison.tolerance else ""
     if differing:
         odd = odd_ranks(comparison.differences)
         verb = "differs" if len(odd) == 1 else "differ"
         of = f" in {differing:,} of {entries}" if comparison.entries > 1 else ""
-        words.append(f"{name_ranks(odd)} {verb}{of}")
+        words.append(f"{name_ranks(odd)} {verb}{of}{beyond}")
     elif len(compared) > 1:
         of = f" ({entries})" if comparison.entries > 1 else ""
-        words.append(f"alike on {name_ranks(compared)}{of}")
+        words.append(f"alike on {name_ranks(compared)}{within}{of}")
     elif compared:
         words.append(f"one rank only ({name_ranks(compared)}): nothing to compare it with")
     return f"{expression}: {'; '.join(words)}"
@@ -101,6 +124,7 @@ def _notes(expression: str, comparison: Comparison) -> list[str]:
     notes = []
     if any(len(d.reference.ranks) * 2 <= len(comparison.ranks) for d in comparison.differences):
         notes.append("where there is no majority, what the lowest rank has is the reference")
+    notes += dict.fromkeys(d.expected for d in comparison.differences if d.expected)
     if comparison.nans:
         paths = ", ".join(expression + path for path in comparison.nans[:FEW])
         more = f" and {len(comparison.nans) - FEW} more" if len(comparison.nans) > FEW else ""

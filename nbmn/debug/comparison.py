@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nbmn.debug.contrast import Contrast
+from nbmn.debug.expected import Expectations, inside
 from nbmn.debug.fingerprint import ITEMS, Leaf
 
 Leaves = Mapping[str, Leaf]
@@ -29,6 +31,8 @@ class Difference:
     """What most ranks have; among as many, what the lowest rank has."""
     others: tuple[Group, ...]
     """What the other ranks have, lowest rank first."""
+    expected: str = ""
+    """Why it may well differ, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,20 @@ class Comparison:
     """Kinds of parts that cannot be compared."""
     contrasts: Mapping[tuple[str, int], Contrast] = field(default_factory=dict)
     """By path and lowest rank of a group: a closer look at arrays of the reference's shape."""
+    tolerance: float = 0.0
+    """How far apart numbers may be that count as alike."""
 
 
-def compare(told: Mapping[int, Leaves | str]) -> Comparison:
+def compare(told: Mapping[int, Leaves | str], tolerance: float = 0.0) -> Comparison:
     """Compare what ranks told.
 
     Parameters
     ----------
     told
         By rank: the leaves of its fingerprint, or what the expression raised there.
+    tolerance
+        Numbers that are at most so far apart count as alike; those in arrays are left to
+        :func:`closer`.
     """
     failures = {rank: leaves for rank, leaves in told.items() if isinstance(leaves, str)}
     leaves = {rank: each for rank, each in told.items() if not isinstance(each, str)}
@@ -65,22 +74,29 @@ def compare(told: Mapping[int, Leaves | str]) -> Comparison:
     apart: list[str] = []
     for path in paths:
         groups = _groups(path, leaves)
-        if len(groups) == 1 or any(_inside(path, other) for other in apart):
+        if len(groups) == 1 or any(inside(path, other) for other in apart):
             continue
         reference = max(groups, key=lambda group: (len(group.ranks), -group.ranks[0]))
-        others = tuple(group for group in groups if group is not reference)
-        differences.append(Difference(path, reference, others))
+        others = tuple(
+            group
+            for group in groups
+            if group is not reference and not near(group.leaf, reference.leaf, tolerance)
+        )
+        if others:
+            differences.append(Difference(path, reference, others))
         if len({group.leaf.kind if group.leaf else None for group in groups}) > 1:
             apart.append(path)  # the parts of different things are not to be compared
     told_apart = {difference.path for difference in differences}
     every = [(path, leaf) for each in leaves.values() for path, leaf in each.items()]
+    expectations = Expectations({path: leaf.kind for path, leaf in every})
     return Comparison(
         tuple(sorted(told)),
         len(paths),
         failures,
-        tuple(differences),
+        tuple(replace(d, expected=expectations.reason(d.path)) for d in differences),
         tuple(dict.fromkeys(p for p, leaf in every if leaf.nans and p not in told_apart)),
         tuple(sorted({leaf.kind for _, leaf in every if not leaf.compared})),
+        tolerance=tolerance,
     )
 
 
@@ -92,9 +108,19 @@ def _groups(path: str, leaves: Mapping[int, Leaves]) -> list[Group]:
     return [Group(tuple(ranks), leaves[ranks[0]].get(path)) for ranks in members.values()]
 
 
-def _inside(path: str, outer: str) -> bool:
-    rest = path[len(outer) :]
-    return path.startswith(outer) and rest[:1] in ("/", ".", "[", "{")
+def near(one: Leaf | None, other: Leaf | None, tolerance: float) -> bool:
+    """Whether two numbers of one type are at most so far apart."""
+    if not tolerance or one is None or other is None or one.kind != other.kind:
+        return False
+    if _NUMBER.fullmatch(one.kind) is None:
+        return False
+    try:
+        return abs(float(one.text) - float(other.text)) <= tolerance
+    except ValueError:  # an integer of more digits than are shown
+        return False
+
+
+_NUMBER = re.compile(r"u?int\d*|float\d*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +131,8 @@ class Move:
     source: int
     targets: tuple[int, ...]
     """The lowest rank of each group with an array of the same shape."""
+    tolerance: float
+    """How far apart numbers may be that count as alike; 0 where they are no numbers."""
 
 
 def plan(comparison: Comparison) -> tuple[Move, ...]:
@@ -116,7 +144,9 @@ def plan(comparison: Comparison) -> tuple[Move, ...]:
             group.ranks[0] for group in difference.others if _comparable(group, reference)
         )
         if targets:
-            moves.append(Move(difference.path, reference.ranks[0], targets))
+            numbers = reference.leaf is not None and reference.leaf.unit != ITEMS
+            tolerance = comparison.tolerance if numbers else 0.0
+            moves.append(Move(difference.path, reference.ranks[0], targets, tolerance))
     return tuple(moves)
 
 
@@ -139,7 +169,7 @@ def closer(comparison: Comparison, contrasts: Mapping[tuple[str, int], Contrast]
             )
         )
         if others:
-            differences.append(Difference(difference.path, difference.reference, others))
+            differences.append(replace(difference, others=others))
     return replace(comparison, differences=tuple(differences), contrasts=contrasts)
 
 

@@ -15,7 +15,7 @@ class Contrast:
     """How an array differs from the reference."""
 
     differing: int
-    """Elements that are not equal; NaN equals NaN, and 0 equals −0."""
+    """Elements that are farther apart than was tolerated; NaN equals NaN, and 0 equals −0."""
     total: int
     most: float | None = None
     """The largest absolute difference; None where there is none in numbers."""
@@ -29,13 +29,15 @@ class Contrast:
     """How many NaNs there are, and in the reference."""
 
 
-def contrast(array: np.ndarray, reference: np.ndarray) -> Contrast:
+def contrast(array: np.ndarray, reference: np.ndarray, tolerance: float = 0.0) -> Contrast:
     """Compare with the reference.
 
     Parameters
     ----------
     array, reference
         Of one shape; dtypes may differ.
+    tolerance
+        Numbers that are at most so far apart count as equal.
     """
     one, other = array.reshape(-1), reference.reshape(-1)
     differing, most, at, first = 0, -1.0, -1, -1
@@ -44,6 +46,8 @@ def contrast(array: np.ndarray, reference: np.ndarray) -> Contrast:
         a, b = one[begin : begin + PIECE], other[begin : begin + PIECE]
         unequal = a != b
         distance = _distances(a, b)
+        if tolerance and distance is not None:
+            unequal &= ~(distance <= tolerance)
         if distance is None or not np.isfinite(distance.max()):
             no_a, no_b = _nans(a), _nans(b)
             nans += np.count_nonzero(no_a), np.count_nonzero(no_b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from nbmn.records import Frame, Span, Wait
+from nbmn.records import Frame, Timeline, Wait
 
 
 class Lookout(Protocol):
@@ -20,7 +20,7 @@ class Lookout(Protocol):
 class Tracer(Protocol):
     """Tells what the main thread did; as :class:`nbmn.engine.tracing.Tracer`."""
 
-    def spans(self, steps: int) -> tuple[Span, ...]: ...
+    def timeline(self, steps: int) -> Timeline: ...
 
 
 class Console(Protocol):

@@ -23,6 +23,7 @@ import numpy as np
 
 from nbmn.engine.informants import Console, Lookout, Tracer
 from nbmn.messages import Endpoint
+from nbmn.phases import phases
 from nbmn.records import (
     Heartbeat,
     Record,
@@ -169,6 +170,7 @@ class Reporter:
             samples = int(samples)
         if epoch is not None:
             epoch = float(epoch)
+        phases().report_step()
         self._outbox.append((self._run, time.time(), self._iteration, values, samples, epoch))
 
     def say(self, text: str, question: int = 0, last: bool = False) -> None:
@@ -289,8 +291,9 @@ class Reporter:
 
     def timeline(self, steps: int) -> Timeline:
         """What this rank did in its last steps; may be called by any thread."""
-        spans = self.tracer.spans(steps) if self.tracer is not None else ()
-        return Timeline(self.rank, self._run, time.time(), time.monotonic(), spans)
+        if self.tracer is not None:
+            return self.tracer.timeline(steps)
+        return Timeline(self.rank, self._run, time.time(), time.monotonic(), ())
 
     def stack(self) -> Stack:
         """Where this rank is at this moment; may be called by any thread."""

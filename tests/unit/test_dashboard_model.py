@@ -242,7 +242,7 @@ def test_not_finite_values_are_said_and_do_not_spoil_the_mean():
         ),
         (
             {rank: [5] for rank in (0, 1, 2, 3, 5)},
-            "ranks 0–3, 5: loss not finite, from iteration 5",
+            "ranks 0–3, 5: loss not finite, at iteration 5",
         ),
     ],
 )

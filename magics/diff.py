@@ -102,9 +102,14 @@ def _split(text: str) -> Asked | None:
     if _problem(text) is None:
         return Asked(text)
     before, _, last = text.rpartition(" ")
-    if before and _problem(before.strip()) is None:
-        return Asked(before.strip(), (last,))
-    return None
+    if not before or _problem(before.strip()) is not None:
+        return None
+    if _RANKS.fullmatch(last) is None:
+        raise UsageError(f"{last!r} is no choice of ranks, such as 0,2; write {USAGE}")
+    return Asked(before.strip(), (last,))
+
+
+_RANKS = re.compile(r"all|[-\d,:]+")
 
 
 def _problem(expression: str) -> str | None:

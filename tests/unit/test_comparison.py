@@ -431,6 +431,7 @@ def test_ranks_and_options_come_last(line, asked):
         ("model --tol x", "not 'x'"),
         ("model --tol -1", "not '-1'"),
         ("model --tol nan", "not 'nan'"),
+        ("model x", "'x' is no choice of ranks, such as 0,2; write %mn_diff EXPR [RANKS] [--tol"),
         ("model( --tol 1", "is not an expression"),
         ("", "needs an expression"),
     ],

@@ -358,7 +358,7 @@ def report(
 
     Call it once per step from any loop. In a notebook's rank the first call
     of a cell opens the board; elsewhere (a script under ``mpiexec``) it does
-    nothing.
+    nothing. Where no phase named ``update`` is marked, it ends a step of ``%mn_trace``.
 
     Parameters
     ----------

@@ -12,6 +12,7 @@ import numpy as np
 
 from nbmn.communicators.arrays import on_device, summing_dtype, to_host
 from nbmn.communicators.errors import MismatchError
+from nbmn.communicators.reduction import division
 
 if TYPE_CHECKING:
     from chainer import Link as Model
@@ -153,17 +154,31 @@ def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tupl
     )
 
 
+def views_of(buffer: np.ndarray, packing: Packing) -> list[np.ndarray]:
+    """Return where each parameter lies in ``buffer``, in its shape."""
+    return [buffer[span.begin : span.end].reshape(span.shape) for span in packing.spans]
+
+
 def pack(
     buffer: np.ndarray, packing: Packing, arrays: Sequence[Any], wire: str | None = None
 ) -> None:
     """Copy arrays into ``buffer``, rounded to ``wire``; zeros where one is None."""
-    for span in packing.spans:
-        place = buffer[span.begin : span.end]
+    pack_into(views_of(buffer, packing), packing, arrays, wire)
+
+
+def pack_into(
+    places: Sequence[np.ndarray], packing: Packing, arrays: Sequence[Any], wire: str | None
+) -> None:
+    """Like :func:`pack`, given the views of a buffer."""
+    copy, plain = np.copyto, np.ndarray
+    for span, place in zip(packing.spans, places, strict=True):
         array = arrays[span.index]
-        if array is None:
+        if type(array) is plain and wire is None:
+            copy(place, array)
+        elif array is None:
             place.fill(0)
         else:
-            np.copyto(place.reshape(span.shape), rounded(to_host(array), wire))
+            copy(place, rounded(to_host(array), wire))
 
 
 def rounded(array: np.ndarray, wire: str | None) -> np.ndarray:
@@ -178,25 +193,35 @@ def unpack_means(
 ) -> None:
     """Set ``means`` to the parts of ``buffer`` divided by ``count``, in place of ``arrays``
     where that is safe, otherwise in new arrays."""
+    means_from(views_of(buffer, packing), packing, arrays, means, count)
+
+
+def means_from(
+    totals: Sequence[np.ndarray],
+    packing: Packing,
+    arrays: Sequence[Any],
+    means: list[Any],
+    count: int,
+) -> None:
+    """Like :func:`unpack_means`, given the views of a buffer."""
+    operation, number = division(packing.dtype, count)
+    plain = np.ndarray
     written: set[int] = set()
-    for span in packing.spans:
-        total = buffer[span.begin : span.end].reshape(span.shape)
+    for span, total in zip(packing.spans, totals, strict=True):
         array = arrays[span.index]
         # Chainer lets gradients share memory (of an addition, both operands get the same
         # array) and be read-only views (of a sum): those must not be written to.
         if (
-            type(array) is np.ndarray
-            and array.flags.owndata
-            and array.flags.writeable
+            type(array) is plain
+            and (flags := array.flags).owndata
+            and flags.writeable
             and array.dtype == span.dtype
             and id(array) not in written
         ):
-            np.divide(total, count, out=array, casting="same_kind")
             written.add(id(array))
-            means[span.index] = array
         else:
-            # asarray: of 0-d arrays, NumPy's quotient is a scalar.
-            means[span.index] = np.asarray(np.divide(total, count)).astype(span.dtype, copy=False)
+            array = np.empty(span.shape, span.dtype)
+        means[span.index] = operation(total, number, out=array, casting="same_kind")
 
 
 def unpack_data(

@@ -23,20 +23,34 @@ from typing import Any
 import numpy as np
 
 from nbmn.communicators import transport
+from nbmn.communicators.agreement import Vote
 from nbmn.communicators.arrays import to_host
 from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.calibration import Calibration
 from nbmn.communicators.layout import Layout, Piece, Place, plan_layout
 from nbmn.communicators.link import Link
 from nbmn.communicators.neighbours import Neighbours, meet
-from nbmn.communicators.parameters import rounded
-from nbmn.communicators.reduction import add, divide, spread
+from nbmn.communicators.parameters import Packing, plan_packing, rounded
+from nbmn.communicators.reduction import add_up, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
+from nbmn.communicators.slots import fits
 
 
 class _Way(IntEnum):
-    WINDOWS = 0
-    MESSAGES = 1
+    SLOTS = 0
+    WINDOWS = 1
+    MESSAGES = 2
+
+
+_SMALL = (_Way.SLOTS, _Way.WINDOWS)
+_LARGE = (_Way.WINDOWS, _Way.MESSAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """This rank's gradients are in its slot."""
+
+    request: MeanRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +83,7 @@ class SharedMemoryBackend(HostBackend):
         With several hosts: the ranks with this rank's place on their hosts; None on ranks whose
         place is not below ``shards``.
     calibrate
-        Try messages as well in the first averagings of each size, and take what is faster.
-        Then the last bits of means of more than two ranks can differ from run to run.
+        Try other ways in the first averagings of each size, and take what is faster.
     """
 
     def __init__(
@@ -89,7 +102,7 @@ class SharedMemoryBackend(HostBackend):
         self._several_hosts = len(self._on_host) < link.size
         self._between = between
         self._calibrate = calibrate
-        self._calibration = Calibration(len(_Way))
+        self._calibration = Calibration()
         self._spent = 0.0
         self._pool = Pool()
         self._neighbours: Neighbours | None = None
@@ -97,20 +110,40 @@ class SharedMemoryBackend(HostBackend):
         self.refusal: str | None = None
         """Why gradients go by messages instead, or None."""
 
-    def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared:
+    def sum(self, values: np.ndarray) -> None:
+        """See :class:`Backend`."""
+        if self._several_hosts:
+            super().sum(values)
+        else:
+            transport.sum_in_order(self._link, values)
+
+    def packings(self, request: MeanRequest) -> tuple[Packing, ...]:
+        """See :class:`HostBackend`; not in the dtype of the wire, as sums in windows."""
+        if self._several_hosts:
+            return super().packings(request)
+        return plan_packing(request.table, summed=True)
+
+    def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared | _Put:
         """See :class:`Backend`."""
         began = time.perf_counter()
         super().prepare(request)
         near = self._neighbours
         layout = plan_layout(request.table, self._shards)
-        current = self._met == self._link.generation and not self._link.dirty
-        if layout is None or near is None or not current or self._way(layout) == _Way.MESSAGES:
+        if layout is None or near is None:
             return request
-        prepared = self._publish(request, layout, near)
+        if self._met != self._link.generation or self._link.dirty:
+            return request
+        prepared: MeanRequest | _Prepared | _Put = request
+        way = self._way(request, layout)
+        if way == _Way.SLOTS:
+            near.slots.put(request)
+            prepared = _Put(request)
+        elif way == _Way.WINDOWS:
+            prepared = self._publish(request, layout, near)
         self._spent = time.perf_counter() - began
         return prepared
 
-    def mean(self, prepared: MeanRequest | _Prepared) -> list[np.ndarray | None]:
+    def mean(self, prepared: MeanRequest | _Prepared | _Put) -> list[np.ndarray | None]:
         """See :class:`Backend`."""
         try:
             return self._mean(prepared)
@@ -119,7 +152,7 @@ class SharedMemoryBackend(HostBackend):
             self._link.fail(error)
             raise
 
-    def _mean(self, prepared: MeanRequest | _Prepared) -> list[np.ndarray | None]:
+    def _mean(self, prepared: MeanRequest | _Prepared | _Put) -> list[np.ndarray | None]:
         request = prepared if isinstance(prepared, MeanRequest) else prepared.request
         layout = plan_layout(request.table, self._shards)
         if layout is None or self._link.size == 1:
@@ -130,15 +163,22 @@ class SharedMemoryBackend(HostBackend):
         if near is None:
             return super().mean(request)
         began = time.perf_counter()
-        if self._way(layout) == _Way.MESSAGES:
+        way = self._way(request, layout)
+        if way == _Way.MESSAGES:
             means = super().mean(request)
-        else:
+        elif way == _Way.SLOTS:
             if isinstance(prepared, MeanRequest):
+                near.slots.put(request)
+                transport.barrier(self._link)
+            self._link.ledger.traffic += layout.nbytes  # for the recorder
+            means = near.slots.mean(request)
+        else:
+            if not isinstance(prepared, _Prepared):
                 prepared = self._publish(request, layout, near)
                 transport.barrier(self._link)
             means = self._mean_in_windows(prepared)
-        if self._calibrate and not self._calibration.settled(layout.nbytes):
-            self._tell(layout, time.perf_counter() - began)
+        if self._calibrate:
+            self._tell(request, layout, time.perf_counter() - began)
         return means
 
     def _mean_in_windows(self, prepared: _Prepared) -> list[np.ndarray | None]:
@@ -153,17 +193,24 @@ class SharedMemoryBackend(HostBackend):
         prepared.segment.used = True
         return self._results(prepared)
 
-    def _way(self, layout: Layout) -> int:
-        return self._calibration.way(layout.nbytes) if self._calibrate else _Way.WINDOWS
+    def _ways(self, request: MeanRequest) -> tuple[int, ...]:
+        return _SMALL if not self._several_hosts and fits(request.table) else _LARGE
 
-    def _tell(self, layout: Layout, seconds: float) -> None:
+    def _way(self, request: MeanRequest, layout: Layout) -> int:
+        ways = self._ways(request)
+        return self._calibration.way(ways, layout.nbytes) if self._calibrate else ways[0]
+
+    def _tell(self, request: MeanRequest, layout: Layout, seconds: float) -> None:
         """Tell how long an averaging took; collective."""
-        least = self._calibration.tell(layout.nbytes, seconds + self._spent)
+        ways, nbytes = self._ways(request), layout.nbytes
+        if self._calibration.settled(ways, nbytes):
+            return
+        least = self._calibration.tell(ways, nbytes, seconds + self._spent)
         self._spent = 0.0
         if least is not None:
             values = np.array([1e9 * s for s in least], np.int64)
             self._link.finish(transport.start_max(self._link, values))
-            self._calibration.settle(layout.nbytes, values.tolist())
+            self._calibration.settle(ways, nbytes, values.tolist())
             self._buffers.clear()
 
     def close(self) -> None:
@@ -179,7 +226,7 @@ class SharedMemoryBackend(HostBackend):
         self._neighbours, self.refusal = meet(self._link, self._on_host)
         self._met = generation
         # An interrupt may have left the ranks at different trials.
-        self._calibration = Calibration(len(_Way))
+        self._calibration = Calibration()
         for segment in self._pool.segments:
             segment.used = False
         if self.refusal is not None and self._link.rank == 0:
@@ -214,9 +261,7 @@ class SharedMemoryBackend(HostBackend):
 
     def _any(self, flag: bool) -> bool:
         """Say whether ``flag`` is true on any rank; collective."""
-        values = np.array([flag], np.int64)
-        self._link.finish(transport.start_max(self._link, values))
-        return bool(values[0])
+        return Vote(self._link, "windows", flag=flag).outcome().flagged
 
     def _average(self, prepared: _Prepared, windows: Sequence[np.ndarray]) -> None:
         """Average this rank's shard into all windows of the host."""
@@ -230,12 +275,12 @@ class SharedMemoryBackend(HostBackend):
         # Gaps between gradients hold anything, and are added as well.
         with np.errstate(all="ignore"):
             for piece in pieces:
-                own, others = _memory(piece, prepared, windows)
-                total = add(own, others)
+                parts = _memory(piece, prepared, windows)
+                total = add_up(parts, prepared.neighbours.own)
                 if self._between is not None:
                     transport.sum_in_place(self._between, total)
                 divide(total, prepared.request.total)
-                spread(total, (own, *others))
+                spread(total, parts)
 
     def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout
@@ -274,12 +319,10 @@ def _copy_in(request: MeanRequest, place: Place, window: np.ndarray) -> np.ndarr
     return target
 
 
-def _memory(
-    piece: Piece, prepared: _Prepared, windows: Sequence[np.ndarray]
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return where a piece is on this rank, and where on the others of the host."""
-    at = [np.ndarray((piece.size,), piece.dtype, window, piece.begin) for window in windows]
-    own = at.pop(prepared.neighbours.own)
+def _memory(piece: Piece, prepared: _Prepared, windows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return where a piece is on each rank of the host, in rank order."""
+    parts = [np.ndarray((piece.size,), piece.dtype, window, piece.begin) for window in windows]
     if piece.large is not None:
         own = prepared.large[piece.large][piece.first : piece.first + piece.size]
-    return own, at
+        parts[prepared.neighbours.own] = own
+    return parts

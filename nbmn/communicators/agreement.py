@@ -1,8 +1,9 @@
 """Ranks agree on what they are about to do before anyone does it.
 
 A check that fails on one rank only would leave the others waiting. So every rank
-votes, one word in a meeting or 32 bytes in a small all-reduce; only if the vote is not unanimous do the ranks
-tell each other their statements, and all of them raise the same error.
+votes: on one host in a meeting in shared memory, otherwise 32 bytes in one small all-reduce.
+Only if the vote is not unanimous do the ranks tell each other their statements, and all of them
+raise the same error.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -35,7 +36,7 @@ Table = tuple[Entry, ...]
 
 def named(model: Model) -> list[tuple[str, Parameter]]:
     """Return the parameters of a model in the order in which all ranks pack them."""
-    return sorted(model.namedparams(), key=lambda item: item[0])
+    return sorted(model.namedparams(), key=operator.itemgetter(0))
 
 
 def data_table(params: Sequence[tuple[str, Parameter]]) -> Table:
@@ -46,6 +47,24 @@ def data_table(params: Sequence[tuple[str, Parameter]]) -> Table:
         else Entry(name, array.shape, array.dtype.str, True)
         for name, param in params
     )
+
+
+def read_grads(params: Sequence[tuple[str, Parameter]], zero_fill: bool) -> tuple[list[Any], Table]:
+    """Return the gradients of parameters and their table, see :func:`grad_table`."""
+    arrays, entries = [], []
+    new = tuple.__new__  # an Entry, without the function that would take it apart
+    for name, param in params:
+        value = param.array
+        if value is None:
+            # A parameter that is not initialised may refuse to be asked.
+            arrays.append(None)
+            entries.append(Entry(name, None, "", False))
+        else:
+            grad = param.grad
+            arrays.append(grad)
+            present = zero_fill or grad is not None
+            entries.append(new(Entry, (name, value.shape, value.dtype.str, present)))
+    return arrays, tuple(entries)
 
 
 def grad_table(
@@ -170,15 +189,15 @@ def pack_into(
     places: Sequence[np.ndarray], packing: Packing, arrays: Sequence[Any], wire: str | None
 ) -> None:
     """Like :func:`pack`, given the views of a buffer."""
-    copy, plain = np.copyto, np.ndarray
+    plain = np.ndarray
     for span, place in zip(packing.spans, places, strict=True):
         array = arrays[span.index]
         if type(array) is plain and wire is None:
-            copy(place, array)
+            place[...] = array  # in half the time of copyto
         elif array is None:
             place.fill(0)
         else:
-            copy(place, rounded(to_host(array), wire))
+            np.copyto(place, rounded(to_host(array), wire))
 
 
 def rounded(array: np.ndarray, wire: str | None) -> np.ndarray:

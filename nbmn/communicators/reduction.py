@@ -25,15 +25,19 @@ def add(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
         np.add(total, other, out=total)
 
 
-def add_up(parts: Sequence[np.ndarray], own: int) -> np.ndarray:
-    """Return the sum of all in the dtype for sums: in ``parts[own]``, or a new array."""
-    target = parts[own]
+def add_up(parts: Sequence[np.ndarray], own: int, target: np.ndarray) -> np.ndarray:
+    """Return the sum of all in the dtype for sums: in ``target``, or a new array.
+
+    ``target`` is ``parts[own]`` itself, or apart from all of them.
+    """
     wide = summing_dtype(target.dtype)
-    if wide != target.dtype or own > 1:
-        before = np.empty(target.shape, wide)
-        add(parts if wide != target.dtype else parts[:own], before)
-        if wide != target.dtype:
-            return before
+    if wide != target.dtype:
+        total = np.empty(target.shape, wide)
+        add(parts, total)
+        return total
+    if own > 1 and target is parts[own]:
+        before = np.empty_like(target)
+        add(parts[:own], before)
         parts = [before, *parts[own:]]
     add(parts, target)
     return target

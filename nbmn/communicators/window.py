@@ -18,19 +18,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
 from nbmn.communicators import transport
 from nbmn.communicators.agreement import Vote
-from nbmn.communicators.arrays import to_host
 from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.calibration import Calibration
-from nbmn.communicators.layout import Layout, Piece, Place, plan_layout
+from nbmn.communicators.contribution import Contribution, contribute
+from nbmn.communicators.layout import Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
 from nbmn.communicators.neighbours import Neighbours, meet
-from nbmn.communicators.parameters import Packing, plan_packing, rounded
+from nbmn.communicators.parameters import Packing, plan_packing
 from nbmn.communicators.reduction import add_up, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
 from nbmn.communicators.slots import fits
@@ -51,6 +50,7 @@ class _Put:
     """This rank's gradients are in its slot."""
 
     request: MeanRequest
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,7 @@ class _Prepared:
     neighbours: Neighbours
     segment: Segment | None
     """None if there is no memory for it."""
-    large: Sequence[np.ndarray]
-    """The large gradients, flat: as they are, if they are averaged in place, or in the window."""
-    in_place: frozenset[int]
-    """Which of the large ones are averaged in place."""
+    large: Contribution | None
 
 
 class SharedMemoryBackend(HostBackend):
@@ -125,20 +122,21 @@ class SharedMemoryBackend(HostBackend):
 
     def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared | _Put:
         """See :class:`Backend`."""
-        began = time.perf_counter()
-        super().prepare(request)
-        near = self._neighbours
         layout = plan_layout(request.table, self._shards)
-        if layout is None or near is None:
+        if layout is None:
+            return super().prepare(request)
+        near, link = self._neighbours, self._link
+        if near is None or self._met != link.generation or link.broken is not None:
             return request
-        if self._met != self._link.generation or self._link.dirty:
-            return request
-        prepared: MeanRequest | _Prepared | _Put = request
+        began = time.perf_counter()
         way = self._way(request, layout)
+        if way == _Way.MESSAGES:
+            return request
+        prepared: _Prepared | _Put
         if way == _Way.SLOTS:
             near.slots.put(request)
-            prepared = _Put(request)
-        elif way == _Way.WINDOWS:
+            prepared = _Put(request, layout)
+        else:
             prepared = self._publish(request, layout, near)
         self._spent = time.perf_counter() - began
         return prepared
@@ -153,7 +151,18 @@ class SharedMemoryBackend(HostBackend):
             raise
 
     def _mean(self, prepared: MeanRequest | _Prepared | _Put) -> list[np.ndarray | None]:
-        request = prepared if isinstance(prepared, MeanRequest) else prepared.request
+        if isinstance(prepared, MeanRequest):
+            return self._mean_of(prepared)
+        began = time.perf_counter()
+        if isinstance(prepared, _Put):
+            means = self._mean_in_slots(prepared)
+        else:
+            means = self._mean_in_windows(prepared)
+        self._tell(prepared.request, prepared.layout, began)
+        return means
+
+    def _mean_of(self, request: MeanRequest) -> list[np.ndarray | None]:
+        """Average what could not be prepared, or need not be."""
         layout = plan_layout(request.table, self._shards)
         if layout is None or self._link.size == 1:
             return super().mean(request)
@@ -167,19 +176,21 @@ class SharedMemoryBackend(HostBackend):
         if way == _Way.MESSAGES:
             means = super().mean(request)
         elif way == _Way.SLOTS:
-            if isinstance(prepared, MeanRequest):
-                near.slots.put(request)
-                transport.barrier(self._link)
-            self._link.ledger.traffic += layout.nbytes  # for the recorder
-            means = near.slots.mean(request)
+            near.slots.put(request)
+            transport.barrier(self._link)
+            means = self._mean_in_slots(_Put(request, layout))
         else:
-            if not isinstance(prepared, _Prepared):
-                prepared = self._publish(request, layout, near)
-                transport.barrier(self._link)
+            prepared = self._publish(request, layout, near)
+            transport.barrier(self._link)
             means = self._mean_in_windows(prepared)
-        if self._calibrate:
-            self._tell(request, layout, time.perf_counter() - began)
+        self._tell(request, layout, began)
         return means
+
+    def _mean_in_slots(self, put: _Put) -> list[np.ndarray | None]:
+        near = self._neighbours
+        assert near is not None
+        self._link.ledger.traffic += put.layout.nbytes  # for the recorder
+        return near.slots.mean(put.request)
 
     def _mean_in_windows(self, prepared: _Prepared) -> list[np.ndarray | None]:
         near = prepared.neighbours
@@ -200,11 +211,14 @@ class SharedMemoryBackend(HostBackend):
         ways = self._ways(request)
         return self._calibration.way(ways, layout.nbytes) if self._calibrate else ways[0]
 
-    def _tell(self, request: MeanRequest, layout: Layout, seconds: float) -> None:
+    def _tell(self, request: MeanRequest, layout: Layout, began: float) -> None:
         """Tell how long an averaging took; collective."""
+        if not self._calibrate:
+            return
         ways, nbytes = self._ways(request), layout.nbytes
         if self._calibration.settled(ways, nbytes):
             return
+        seconds = time.perf_counter() - began
         least = self._calibration.tell(ways, nbytes, seconds + self._spent)
         self._spent = 0.0
         if least is not None:
@@ -243,21 +257,10 @@ class SharedMemoryBackend(HostBackend):
         except (SharedMemoryError, OSError) as error:
             near.publish_failure()
             self.refusal = f"rank {self._link.rank}: {error}"
-            return _Prepared(request, layout, near, None, (), frozenset())
-        for place in layout.small:
-            _copy_in(request, place, segment.bytes)
-        large, in_place, seen = [], [], set()
-        for number, place in enumerate(layout.large):
-            array = request.arrays[place.index]
-            usable = request.wire is None and _writable(array, place) and id(array) not in seen
-            if place.shard == self._place and usable:
-                seen.add(id(array))
-                in_place.append(number)
-                large.append(array.reshape(-1))
-            else:
-                large.append(_copy_in(request, place, segment.bytes).reshape(-1))
+            return _Prepared(request, layout, near, None, None)
+        large = contribute(request, layout, self._place, segment.bytes)
         near.publish(segment, self._pool.segments)
-        return _Prepared(request, layout, near, segment, large, frozenset(in_place))
+        return _Prepared(request, layout, near, segment, large)
 
     def _any(self, flag: bool) -> bool:
         """Say whether ``flag`` is true on any rank; collective."""
@@ -275,21 +278,24 @@ class SharedMemoryBackend(HostBackend):
         # Gaps between gradients hold anything, and are added as well.
         with np.errstate(all="ignore"):
             for piece in pieces:
-                parts = _memory(piece, prepared, windows)
-                total = add_up(parts, prepared.neighbours.own)
+                own = prepared.neighbours.own
+                parts, target = _memory(piece, prepared, windows)
+                total = add_up(parts, own, target)
                 if self._between is not None:
                     transport.sum_in_place(self._between, total)
                 divide(total, prepared.request.total)
+                parts[own] = target
                 spread(total, parts)
 
     def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout
         assert segment is not None
+        assert prepared.large is not None
         lend = self._pool.may_lend
         memory = segment.lend() if lend else segment.bytes
         means: list[np.ndarray | None] = [None] * len(prepared.request.table)
         for number, place in enumerate((*layout.large, *layout.small)):
-            if number in prepared.in_place:
+            if number in prepared.large.in_place:
                 means[place.index] = prepared.request.arrays[place.index]
             else:
                 view = np.ndarray(place.shape, place.dtype, memory, place.begin)
@@ -297,32 +303,16 @@ class SharedMemoryBackend(HostBackend):
         return means
 
 
-def _writable(array: Any, place: Place) -> bool:
-    """Say whether a gradient can be averaged where it is.
-
-    Chainer lets gradients share memory (of an addition, both operands get the same
-    array) and be read-only views (of a sum): those must not be written to.
-    """
-    if type(array) is not np.ndarray or array.dtype != place.dtype:
-        return False
-    flags = array.flags
-    return flags.owndata and flags.writeable and flags.c_contiguous
-
-
-def _copy_in(request: MeanRequest, place: Place, window: np.ndarray) -> np.ndarray:
-    target = np.ndarray(place.shape, place.dtype, window, place.begin)
-    array = request.arrays[place.index]
-    if array is None:
-        target.fill(0)
-    else:
-        np.copyto(target, rounded(to_host(array), request.wire))
-    return target
-
-
-def _memory(piece: Piece, prepared: _Prepared, windows: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return where a piece is on each rank of the host, in rank order."""
+def _memory(
+    piece: Piece, prepared: _Prepared, windows: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return where a piece is on each rank of the host, and where this rank gets its mean."""
     parts = [np.ndarray((piece.size,), piece.dtype, window, piece.begin) for window in windows]
-    if piece.large is not None:
-        own = prepared.large[piece.large][piece.first : piece.first + piece.size]
-        parts[prepared.neighbours.own] = own
-    return parts
+    own = prepared.neighbours.own
+    if piece.large is None:
+        return parts, parts[own]
+    assert prepared.large is not None
+    array, mean = prepared.large.arrays[piece.large], prepared.large.means[piece.large]
+    here = slice(piece.first, piece.first + piece.size)
+    parts[own] = array[here]
+    return parts, parts[own] if mean is array else mean[here]

@@ -71,7 +71,7 @@ def test_integers_are_not_for_shared_memory():
 
 def test_float16_is_summed_in_float32_and_rounded_once():
     parts = [np.full(5, value, np.float16) for value in (60000, 60000, -60000)]
-    total = add_up(parts, 1)
+    total = add_up(parts, 1, parts[1])
     assert total.dtype == np.float32
     divide(total, 3)
     spread(total, parts)
@@ -95,7 +95,10 @@ def test_sums_are_in_rank_order_whoever_adds(own, dtype):
     add(parts, apart)
     np.testing.assert_array_equal(apart, right)
     np.testing.assert_array_equal(parts, before)
-    total = add_up(parts, own)
+    elsewhere = np.empty(1000, dtype)
+    np.testing.assert_array_equal(add_up(parts, own, elsewhere), right)
+    np.testing.assert_array_equal(parts, before)
+    total = add_up(parts, own, parts[own])
     np.testing.assert_array_equal(total, right)
     assert (total is parts[own]) == (dtype != np.float16)
     for place, (part, as_before) in enumerate(zip(parts, before, strict=True)):
@@ -105,7 +108,7 @@ def test_sums_are_in_rank_order_whoever_adds(own, dtype):
 
 def test_the_sum_of_one_is_itself():
     alone = np.arange(3, dtype=np.float32)
-    assert add_up([alone], 0) is alone
+    assert add_up([alone], 0, alone) is alone
     np.testing.assert_array_equal(alone, [0, 1, 2])
 
 

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 ROUNDS = 4
 """How often each way is tried; the first time, which sets up memory, does not count."""
 
+CLEARLY = 0.8
+"""What part of the first way's time another may take at most, to be taken instead."""
+
 _Key = tuple[tuple[int, ...], int]
 
 
@@ -51,7 +54,9 @@ class Calibration:
         return [min(tried[count + place :: count]) for place in range(count)]
 
     def settle(self, ways: tuple[int, ...], nbytes: int, seconds: Sequence[float]) -> None:
-        """Take the way of the least seconds from now on."""
+        """Take the way of the least seconds from now on; the first, where little is gained."""
         key = ways, nbytes.bit_length()
-        self._best[key] = ways[min(range(len(ways)), key=lambda place: seconds[place])]
+        least = min(range(len(ways)), key=lambda place: seconds[place])
+        # A few trials on a busy machine say only what is much slower.
+        self._best[key] = ways[least if seconds[least] < CLEARLY * seconds[0] else 0]
         self._tried.pop(key, None)

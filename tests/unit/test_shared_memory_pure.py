@@ -141,6 +141,12 @@ def test_calibration_tries_each_way_and_takes_the_fastest_per_size():
     assert calibration.way((3, 4), 100) == 3  # other ways are another matter
 
 
+def test_the_first_way_is_kept_where_little_is_gained():
+    calibration = Calibration()
+    calibration.settle((7, 8, 9), 100, [1.0, 0.9, 0.95])
+    assert calibration.way((7, 8, 9), 100) == 7
+
+
 @linux
 def test_segments_are_reused_once_nobody_holds_them():
     pool = shared_memory.Pool()

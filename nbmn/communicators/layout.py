@@ -20,7 +20,7 @@ SMALL = 32 * 1024
 UNEVEN = 0.05
 """By how much of itself a shard may be larger, if then no gradient is cut."""
 
-PIECE = 1024 * 1024
+PIECE = 512 * 1024
 """Bytes averaged at a time: what was read is still in the cache when it is written."""
 
 

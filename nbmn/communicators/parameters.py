@@ -224,23 +224,26 @@ def means_from(
 ) -> None:
     """Like :func:`unpack_means`, given the views of a buffer."""
     operation, number = division(packing.dtype, count)
-    plain = np.ndarray
     written: set[int] = set()
     for span, total in zip(packing.spans, totals, strict=True):
         array = arrays[span.index]
-        # Chainer lets gradients share memory (of an addition, both operands get the same
-        # array) and be read-only views (of a sum): those must not be written to.
-        if (
-            type(array) is plain
-            and (flags := array.flags).owndata
-            and flags.writeable
-            and array.dtype == span.dtype
-            and id(array) not in written
-        ):
+        if overwritable(array, span) and id(array) not in written:
             written.add(id(array))
         else:
             array = np.empty(span.shape, span.dtype)
         means[span.index] = operation(total, number, out=array, casting="same_kind")
+
+
+def overwritable(array: Any, span: Span) -> bool:
+    """Say whether a gradient may be overwritten, if it is not that of another parameter too.
+
+    Chainer lets gradients share memory (of an addition, both operands get the same
+    array) and be read-only views (of a sum): those must not be written to.
+    """
+    if type(array) is not np.ndarray or array.dtype != span.dtype:
+        return False
+    flags = array.flags
+    return flags.owndata and flags.writeable
 
 
 def unpack_data(

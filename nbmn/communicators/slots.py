@@ -21,14 +21,18 @@ from nbmn.communicators.parameters import (
     Packing,
     Table,
     means_from,
+    overwritable,
     pack_into,
     plan_packing,
     views_of,
 )
-from nbmn.communicators.reduction import add
+from nbmn.communicators.reduction import add, division
 
 SLOT = 256 * 1024
 """Bytes of a slot."""
+
+_LARGE = 4096
+"""Bytes of a gradient on the average, from which on one more NumPy call for each pays."""
 
 _MOST_PLANS = 16
 
@@ -40,6 +44,9 @@ class _Part:
     packing: Packing
     own: list[np.ndarray]
     """Where each gradient of this rank goes."""
+    theirs: list[np.ndarray]
+    """Where each gradient of the other rank is, if it is to be added to this rank's where that is:
+    of two ranks, large ones, summed in their own dtype."""
     everyone: list[np.ndarray]
     """All gradients of each rank."""
     total: np.ndarray
@@ -76,9 +83,27 @@ class Slots:
         self._turn = 1 - self._turn
         means: list[Any] = [None] * len(request.table)
         for part in parts:
+            if part.theirs and request.wire is None:
+                self._add_to_gradients(part, request, means)
+                continue
             add(part.everyone, part.total)
             means_from(part.totals, part.packing, request.arrays, means, request.total)
         return means
+
+    def _add_to_gradients(self, part: _Part, request: MeanRequest, means: list[Any]) -> None:
+        operation, number = division(part.packing.dtype, request.total)
+        written: set[int] = set()
+        rows = zip(part.packing.spans, part.own, part.theirs, strict=True)
+        for span, mine, theirs in rows:
+            array = request.arrays[span.index]
+            if overwritable(array, span) and id(array) not in written:
+                written.add(id(array))
+                mine = array
+            else:
+                array = np.empty(span.shape, span.dtype)
+            # Of two, the order makes no difference.
+            np.add(mine, theirs, out=array)
+            means[span.index] = operation(array, number, out=array)
 
     def _plan(self, table: Table) -> tuple[list[_Part], list[_Part]]:
         plan = self._plans.get(table)
@@ -95,7 +120,12 @@ class Slots:
             everyone = [slot[begin:end].view(packing.dtype) for slot in slots]
             total = self._total[begin:end].view(packing.dtype)
             own = views_of(everyone[self._own], packing)
-            parts.append(_Part(packing, own, everyone, total, views_of(total, packing)))
+            large = end - begin >= _LARGE * len(packing.spans)
+            same = all(span.dtype == packing.dtype for span in packing.spans)
+            theirs = []
+            if len(slots) == 2 and large and same:
+                theirs = views_of(everyone[1 - self._own], packing)
+            parts.append(_Part(packing, own, theirs, everyone, total, views_of(total, packing)))
         return parts
 
 

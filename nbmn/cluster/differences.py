@@ -114,10 +114,22 @@ def headline(expression: str, comparison: Comparison) -> str:
         words.append(f"{name_ranks(odd)} {verb}{of}{beyond}")
     elif len(compared) > 1:
         of = f" ({entries})" if comparison.entries > 1 else ""
-        words.append(f"alike on {name_ranks(compared)}{within}{of}")
+        words.append(_alike(comparison, name_ranks(compared), within, of))
     elif compared:
         words.append(f"one rank only ({name_ranks(compared)}): nothing to compare it with")
     return f"{expression}: {'; '.join(words)}"
+
+
+def _alike(comparison: Comparison, ranks: str, within: str, of: str) -> str:
+    unknown = comparison.uncompared
+    if not unknown:
+        return f"alike on {ranks}{within}{of}"
+    if unknown == comparison.entries:
+        return f"cannot be compared; of the same type on {ranks}"
+    return (
+        f"alike on {ranks}{within} as far as can be compared; "
+        f"{unknown:,} of {comparison.entries:,} entries cannot"
+    )
 
 
 def _notes(expression: str, comparison: Comparison) -> list[str]:

@@ -52,7 +52,6 @@ class _Walk:
 
     def through(self, value: Any) -> None:
         leaves, rest, left = self.found.leaves, hashlib.blake2b(digest_size=8), 0
-        unknown: set[str] = set()
         stack: list[tuple[str, Iterator[tuple[str, Any]]]] = [("", iter([("", value)]))]
         while stack:
             outer, parts = stack[-1]
@@ -64,15 +63,14 @@ class _Walk:
             if len(leaves) < MOST:
                 stack.append((path, self._visit(path, part, len(stack) - 1)))
                 continue
+            if not left:
+                self._digests.unknown.clear()
             left += 1
-            folded = self._digests.folded(part)
-            unknown.update(folded.unknown)
-            rest.update(path.encode(errors="surrogatepass") + folded.digest)
+            rest.update(path.encode(errors="surrogatepass") + self._digests.of(part))
         if left:
             text = f"{left:,} more entries"
-            leaves[REST] = replace(
-                leaf_of("entries", text, rest.digest(), tuple(sorted(unknown))), depth=1
-            )
+            unknown = tuple(sorted(self._digests.unknown))
+            leaves[REST] = replace(leaf_of("entries", text, rest.digest(), unknown), depth=1)
 
     def _visit(self, path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         """Note an entry, and give the parts that are still to be noted."""

@@ -38,10 +38,16 @@ def examine(run: str, expression: str) -> Reply:
             value = eval(compile(expression, "%mn_diff", "eval"), get_ipython().user_ns)
             kept().append((fingerprint(value), ""))
         except BaseException as error:  # an interrupt too is told as what it raised there
-            kept().append((Fingerprint(), f"{type(error).__name__}: {message_of(error)}"))
+            kept().append((Fingerprint(), said(error)))
             raise
 
     return answer(run, work)
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    name, message = type(error).__name__, message_of(error)
+    return f"{name}: {message}" if message else name
 
 
 def differ(run: str, members: Sequence[int], tolerance: float) -> Reply:
@@ -52,7 +58,9 @@ def differ(run: str, members: Sequence[int], tolerance: float) -> Reply:
     """
 
     def work() -> Parts | None:
-        comparison = compare_here(channel(), members, *kept().pop(), tolerance=tolerance)
+        # An interrupt may have come before anything was kept.
+        mine = kept().pop() if kept() else (Fingerprint(), KeyboardInterrupt.__name__)
+        comparison = compare_here(channel(), members, *mine, tolerance=tolerance)
         return None if comparison is None else frames.dump(comparison)
 
     return answer(run, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from dataclasses import dataclass, replace
@@ -53,11 +54,13 @@ def parse(line: str) -> Asked:
     Raises
     ------
     UsageError
-        There is no expression, or an option is unknown or wrong.
+        There is no expression, an option is unknown or wrong, or it asks for help.
     """
     text = line.strip()
     if not text:
         raise UsageError("%mn_diff needs an expression, as in %mn_diff model or %mn_diff model 0,2")
+    if text in ("-h", "--help"):
+        raise UsageError(f"\n{USAGE}\n\n{inspect.cleandoc(DiffMagics.mn_diff.__doc__)}")
     begin = _OPTION.search(text)
     if begin is not None:
         found = _split(text[: begin.start()])
@@ -101,12 +104,15 @@ def _split(text: str) -> Asked | None:
     """An expression, or one and ranks; None if it is neither."""
     if _problem(text) is None:
         return Asked(text)
-    before, _, last = text.rpartition(" ")
-    if not before or _problem(before.strip()) is not None:
-        return None
-    if _RANKS.fullmatch(last) is None:
-        raise UsageError(f"{last!r} is no choice of ranks, such as 0,2; write {USAGE}")
-    return Asked(before.strip(), (last,))
+    before, ranks = text, ()
+    while _problem(before) is not None:
+        before, _, last = before.rpartition(" ")
+        before, ranks = before.rstrip(), (last, *ranks)
+        if not before or (len(ranks) > 1 and not all(map(_RANKS.fullmatch, ranks))):
+            return None
+    if _RANKS.fullmatch(ranks[0]) is None:
+        raise UsageError(f"{ranks[0]!r} is no choice of ranks, such as 0,2; write {USAGE}")
+    return Asked(before, ranks)
 
 
 _RANKS = re.compile(r"all|[-\d,:]+")

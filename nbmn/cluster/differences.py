@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nbmn import frames
 from nbmn.cluster.calls import Call
@@ -63,8 +63,8 @@ def diff(
 def show_comparison(expression: str, comparison: Comparison) -> Bundle:
     """A comparison as a small table."""
     rows = [
-        [expression, name_ranks([rank]), failure, ""]
-        for rank, failure in sorted(comparison.failures.items())
+        [expression, name_ranks(ranks), failure, ""]
+        for failure, ranks in _folded(comparison.failures).items()
     ]
     for difference in comparison.differences:
         for group in difference.others:
@@ -79,6 +79,14 @@ def show_comparison(expression: str, comparison: Comparison) -> Bundle:
     shown, foot = rows[:ROWS], "\n".join(notes)
     text = table(title, HEADER, shown, foot).text if rows else "\n".join([title, *notes])
     return Bundle(text, _markup(title, shown, foot))
+
+
+def _folded(failures: Mapping[int, str]) -> dict[str, list[int]]:
+    """Ranks by what the expression raised there."""
+    ranks: dict[str, list[int]] = {}
+    for rank, failure in sorted(failures.items()):
+        ranks.setdefault(failure, []).append(rank)
+    return ranks
 
 
 def _markup(title: str, rows: Sequence[Sequence[str]], foot: str) -> str:
@@ -114,10 +122,24 @@ def headline(expression: str, comparison: Comparison) -> str:
         words.append(f"{name_ranks(odd)} {verb}{of}{beyond}")
     elif len(compared) > 1:
         of = f" ({entries})" if comparison.entries > 1 else ""
-        words.append(f"alike on {name_ranks(compared)}{within}{of}")
+        words.append(_alike(comparison, name_ranks(compared), within, of))
+    elif compared and comparison.failures:
+        words.append(f"only {name_ranks(compared)} has a value")
     elif compared:
         words.append(f"one rank only ({name_ranks(compared)}): nothing to compare it with")
     return f"{expression}: {'; '.join(words)}"
+
+
+def _alike(comparison: Comparison, ranks: str, within: str, of: str) -> str:
+    unknown = comparison.uncompared
+    if not unknown:
+        return f"alike on {ranks}{within}{of}"
+    if unknown == comparison.entries:
+        return f"cannot be compared; of the same type on {ranks}"
+    return (
+        f"alike on {ranks}{within} as far as can be compared; "
+        f"{unknown:,} of {comparison.entries:,} entries cannot"
+    )
 
 
 def _notes(expression: str, comparison: Comparison) -> list[str]:

@@ -33,6 +33,8 @@ class Outcome:
     errors: dict[int, CellError] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     """Who waited for ever, and was freed."""
+    freed: frozenset[int] = frozenset()
+    """The ranks that were interrupted for that."""
 
     def require(self) -> dict[int, frames.Parts]:
         """The values.
@@ -44,12 +46,16 @@ class Outcome:
         RanksStuck
             None did, but some waited for ever.
         """
-        own = {rank: error for rank, error in self.errors.items() if not is_interrupt(error)}
+        own = {rank: error for rank, error in self.errors.items() if not self._follows(rank, error)}
         if self.diagnosis is not None and not own:
             raise RanksStuck(self.diagnosis)
         if self.errors:
             raise RanksFailed(fold(own or self.errors), self.diagnosis)
         return self.values
+
+    def _follows(self, rank: int, error: CellError) -> bool:
+        """Whether a rank's error comes of what happened to another rank."""
+        return is_interrupt(error) and (rank in self.freed or error.name != "KeyboardInterrupt")
 
 
 def together(
@@ -151,4 +157,5 @@ class _Work:
             if rank in self.calls and now - self._freed.get(rank, -FREE_AGAIN) >= FREE_AGAIN
         ]
         self._freed.update(dict.fromkeys(due, now))
+        self.outcome.freed = frozenset(self._freed)
         session.listener.interrupt(due, self.run)

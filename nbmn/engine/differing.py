@@ -17,7 +17,8 @@ from nbmn import frames
 from nbmn.communicators import Communicator
 from nbmn.debug.comparison import Comparison, Move, closer, compare, plan
 from nbmn.debug.contrast import Contrast, contrast
-from nbmn.debug.fingerprint import Fingerprint, fingerprint, on_host
+from nbmn.debug.fingerprint import Fingerprint, fingerprint
+from nbmn.debug.leaves import on_host
 from nbmn.engine.cells import message_of
 from nbmn.engine.transfer import Reply, answer, channel
 from nbmn.frames import Parts
@@ -36,11 +37,17 @@ def examine(run: str, expression: str) -> Reply:
             # The file's name is what a rank that waits in it is said to be at.
             value = eval(compile(expression, "%mn_diff", "eval"), get_ipython().user_ns)
             kept().append((fingerprint(value), ""))
-        except Exception as error:
-            kept().append((Fingerprint(), f"{type(error).__name__}: {message_of(error)}"))
+        except BaseException as error:  # an interrupt too is told as what it raised there
+            kept().append((Fingerprint(), said(error)))
             raise
 
     return answer(run, work)
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    name, message = type(error).__name__, message_of(error)
+    return f"{name}: {message}" if message else name
 
 
 def differ(run: str, members: Sequence[int], tolerance: float) -> Reply:
@@ -51,7 +58,9 @@ def differ(run: str, members: Sequence[int], tolerance: float) -> Reply:
     """
 
     def work() -> Parts | None:
-        comparison = compare_here(channel(), members, *kept().pop(), tolerance=tolerance)
+        # An interrupt may have come before anything was kept.
+        mine = kept().pop() if kept() else (Fingerprint(), KeyboardInterrupt.__name__)
+        comparison = compare_here(channel(), members, *mine, tolerance=tolerance)
         return None if comparison is None else frames.dump(comparison)
 
     return answer(run, work)
@@ -103,11 +112,11 @@ def look(
     # All ranks go through the moves in this order, so no two wait for each other.
     for move in moves:
         if comm.rank == move.source:
-            reference = on_host(arrays[move.path])
+            reference = on_host(arrays[move.places[comm.rank]])
             for target in move.targets:
                 comm.send(reference, target)
         elif comm.rank in move.targets:
             reference = comm.recv(move.source)
-            array = on_host(arrays[move.path])
+            array = on_host(arrays[move.places[comm.rank]])
             found[move.path, comm.rank] = contrast(array, reference, move.tolerance)
     return found

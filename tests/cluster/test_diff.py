@@ -97,7 +97,8 @@ def test_alike(three: Notebook) -> None:
 def test_an_expression_that_fails_names_the_rank(three: Notebook) -> None:
     three.check("%%mn 1\nonly_here = 3")
     rows = three.check("%mn_diff only_here").text
-    assert "raised on ranks 0, 2" in rows
+    assert "raised on ranks 0, 2; only rank 1 has a value" in rows
+    assert _rows(rows)["only_here"][0] == "ranks 0, 2"
     assert "NameError: name 'only_here' is not defined" in rows
     text = three.check("%mn_diff 1 / (comm.rank - 1)").text
     assert "rank 1" in text
@@ -179,6 +180,31 @@ def test_a_collective_that_not_all_ranks_call(three: Notebook, line: str, said: 
     assert re.search(r"allreduce_obj #\d+ \(%mn_diff line 1\) for \d\.\d s", ran.error)
     assert len(ran.error.splitlines()) <= 2
     assert three.check("%mn_diff comm.allreduce_obj(1)").text.endswith("alike on ranks 0–2")
+
+
+def test_an_interrupt_of_one_rank_is_its_own(three: Notebook) -> None:
+    three.check("%%mn\ndef stop():\n    raise KeyboardInterrupt")
+    text = three.check("%mn_diff stop() if comm.rank == 1 else 0").text
+    assert text.startswith("stop() if comm.rank == 1 else 0: raised on rank 1; alike on ranks 0, 2")
+    assert re.search(r"rank 1 +KeyboardInterrupt( |$)", text, re.MULTILINE)
+    ran = three.run("%mn_diff stop() if comm.rank == 1 else comm.allreduce_obj(1)", seconds=20)
+    assert "rank 1 raised KeyboardInterrupt\nranks 0, 2 waited in" in ran.error
+    assert ran.error.endswith("and nbmn freed them")
+
+
+def test_objects_that_refer_to_each_other(three: Notebook) -> None:
+    three.check(
+        "%%mn\nclass Node: pass\nnodes = [Node() for _ in range(14)]\n"
+        "for i, node in enumerate(nodes):\n"
+        "    node.number = -1 if (i, comm.rank) == (3, 2) else i\n"
+        "    node.nbrs = [other for other in nodes if other is not node]\n"
+        "one = {'x': np.zeros(3)}\n"
+        "shared = [one, one if comm.rank else {'x': np.array([0, 0, 5.0])}]"
+    )
+    rows = _rows(three.check("%mn_diff nodes[0]").text)
+    assert list(rows.values()) == [["rank 2", "-1, not 3", "ranks 0, 1"]]
+    words = _rows(three.check("%mn_diff shared").text)["shared[1]['x']"][1]
+    assert words == "1 of 3 elements; at most by 5 at [2] (5.0, not 0.0)"
 
 
 def test_numbers_within_a_tolerance(three: Notebook) -> None:

@@ -237,9 +237,7 @@ def _pack_on_host(
     buffer = _typed(buffer, packing.dtype)
     given = [None if a is None else a.get() if _on_device(a) else np.asarray(a) for a in arrays]
     # What lies in the buffer is copied before anything is written.
-    given = [
-        a.copy() if a is not None and np.may_share_memory(a, buffer) else a for a in given
-    ]
+    given = [a.copy() if a is not None and np.may_share_memory(a, buffer) else a for a in given]
     with np.errstate(**_SILENT):
         for span in packing.spans:
             place = buffer[span.begin : span.end].reshape(span.shape)

@@ -11,6 +11,7 @@ import itertools
 import chainer
 import chainer.distributions as D
 import chainer.functions as F
+import chainer.link_hooks
 import chainer.links as L
 import numpy as np
 
@@ -33,7 +34,7 @@ def n_step(kind, directions):
     def call(a):
         ws, bs = lstm_weights(a, kind, 2, directions)
         states = [a.x(2 * directions, 2, 4) for _ in range(2 if kind == "lstm" else 1)]
-        *last, ys = function(2, 0.5, *states, ws, bs, [a.x(3, 3), a.x(2, 3)])
+        *last, ys = function(2, 0.5, *states, ws, bs, [a.x(2, 3), a.x(1, 3)])
         return [*last, *ys]
 
     return call
@@ -79,7 +80,7 @@ def sampler(a):
 
 def discriminative(a):
     loss = F.discriminative_margin_based_clustering_loss
-    return list(loss(a.x(2, 3, 4, 4), a.i(3, 2, 4, 4), 0.5, 1.5, 2))
+    return list(loss(a.x(2, 3, 4, 4), a.i(3, 2, 4, 4), 3, 0.5, 1.5, 2))
 
 
 def negative_sampling(a):
@@ -90,10 +91,8 @@ def negative_sampling(a):
 
 
 def upsampling(a):
-    pool = chainer.functions.pooling.max_pooling_2d.MaxPooling2D(2, 2)
-    x = a.x(1, 2, 4, 4)
-    (y,) = pool.apply((x,))
-    return F.upsampling_2d(y, pool.indexes, 2, 2, outsize=(4, 4))
+    y, indexes = F.max_pooling_2d(a.x(1, 2, 4, 4), 2, return_indices=True)
+    return F.upsampling_2d(y, indexes, 2, 2, outsize=(4, 4))
 
 
 FUNCTIONS = {
@@ -130,7 +129,7 @@ FUNCTIONS = {
     "batch_matmul": lambda a: F.batch_matmul(a.x(2, 3, 4), a.x(2, 4, 5)),
     "batch_normalization": lambda a: F.batch_normalization(a.x(4, 3, 2, 2), a.x(3), a.x(3)),
     "batch_renormalization": lambda a: F.batch_renormalization(
-        a.x(4, 3), a.x(3), a.x(3), running_mean=a.f(3), running_var=a.f(3)
+        a.x(4, 3), a.x(3), a.x(3), 1.5, 0.5, running_mean=a.f(3), running_var=a.f(3)
     ),
     "bias": lambda a: F.bias(a.x(2, 3), a.x(3)),
     "bilinear": lambda a: F.bilinear(a.x(2, 3), a.x(2, 4), a.x(3, 4, 5), a.x(3, 5), a.x(4, 5), a.x(5)),
@@ -161,7 +160,9 @@ FUNCTIONS = {
     "deconvolution_2d": lambda a: F.deconvolution_2d(a.x(1, 2, 5, 5), a.x(2, 3, 3, 3), a.x(3)),
     "deconvolution_3d": lambda a: F.deconvolution_3d(a.x(1, 2, 3, 3, 3), a.x(2, 3, 3, 3, 3), a.x(3)),
     "deconvolution_nd": lambda a: F.deconvolution_nd(a.x(1, 2, 5, 5), a.x(2, 3, 3, 3), a.x(3)),
-    "decorrelated_batch_normalization": lambda a: F.decorrelated_batch_normalization(a.x(4, 3)),
+    "decorrelated_batch_normalization": lambda a: F.decorrelated_batch_normalization(
+        a.x(4, 4), groups=2
+    ),
     "decov": lambda a: F.decov(a.x(4, 3)),
     "deformable_convolution_2d_sampler": lambda a: F.deformable_convolution_2d_sampler(
         a.x(1, 2, 4, 4), a.x(1, 18, 2, 2), a.x(3, 2, 3, 3), a.x(3)
@@ -220,7 +221,6 @@ FUNCTIONS = {
     **{f"max_pooling_{n}d": pooling(f"max_pooling_{n}d") for n in (1, 2, 3)},
     "max_pooling_nd": lambda a: F.max_pooling_nd(a.x(1, 2, 4, 4), 2, pad=1),
     "max along an axis": lambda a: F.max(a.x(2, 3), axis=1, keepdims=True),
-    "maximum of three": lambda a: F.maximum(a.x(2, 3), a.x(2, 3), a.x(2, 3)),
     "maxout": lambda a: F.maxout(a.x(2, 6), 2),
     "mean along axes": lambda a: F.mean(a.x(2, 3, 4), axis=(0, 2)),
     "moveaxis": lambda a: F.moveaxis(a.x(2, 3, 4), 0, 2),
@@ -319,3 +319,262 @@ FUNCTIONS = {
     "negation": lambda a: -a.x(2, 3),
     "abs": lambda a: abs(a.x(2, 3)),
 }
+
+
+def link(make, call, *options):
+    """Make a link, have it initialised on the device, and call it."""
+
+    def run(a):
+        made = a.send(make(*options))
+        outputs = call(made, a)
+        a.asked.extend(p for p in made.params() if p.array is not None)
+        return list(outputs) if isinstance(outputs, (tuple, list)) else outputs
+
+    return run
+
+
+def one(*shape):
+    return lambda made, a: made(a.x(*shape))
+
+
+def step_states(count):
+    def call(made, a):
+        *states, ys = made(*[None] * count, [a.x(3, 3), a.x(2, 3)])
+        return [*states, *ys]
+
+    return call
+
+
+def twice(*shape):
+    def call(made, a):
+        made(a.x(*shape))
+        return made(a.x(*shape))
+
+    return call
+
+
+def tree(made, a):
+    return made(a.x(2, 4), a.x(2, 4), a.x(2, 4), a.x(2, 4), a.x(2, 3))
+
+
+LINKS = {
+    "BatchNormalization": link(L.BatchNormalization, one(4, 3, 2, 2), 3),
+    "BatchRenormalization": link(L.BatchRenormalization, one(4, 3), 3),
+    "Bias": link(L.Bias, one(2, 3), 1, (3,)),
+    "Bilinear": link(L.Bilinear, lambda l, a: l(a.x(2, 3), a.x(2, 4)), 3, 4, 5),
+    "BinaryHierarchicalSoftmax": link(
+        L.BinaryHierarchicalSoftmax, lambda l, a: l(a.x(2, 3), a.i(3, 2)), 3, ((0, 1), 2)
+    ),
+    "BlackOut": link(L.BlackOut, lambda l, a: l(a.x(3, 4), a.i(5, 3)), 4, [3, 2, 1, 2, 3], 2),
+    "CRF1d": link(L.CRF1d, lambda l, a: l([a.x(3, 3), a.x(2, 3)], [a.i(3, 3), a.i(3, 2)]), 3),
+    "ChildSumTreeLSTM": link(L.ChildSumTreeLSTM, tree, 3, 4),
+    "Classifier": link(lambda: L.Classifier(L.Linear(3, 4)), lambda l, a: l(a.x(2, 3), a.i(4, 2))),
+    "Convolution1D": link(L.Convolution1D, one(1, 2, 5), 2, 3, 3),
+    "Convolution2D": link(L.Convolution2D, one(1, 2, 5, 5), None, 3, 3),
+    "Convolution3D": link(L.Convolution3D, one(1, 2, 4, 4, 4), 2, 3, 3),
+    "Deconvolution1D": link(L.Deconvolution1D, one(1, 2, 5), 2, 3, 3),
+    "Deconvolution2D": link(L.Deconvolution2D, one(1, 2, 5, 5), 2, 3, 3),
+    "Deconvolution3D": link(L.Deconvolution3D, one(1, 2, 3, 3, 3), 2, 3, 3),
+    "DecorrelatedBatchNormalization": link(L.DecorrelatedBatchNormalization, one(4, 4), 4, 2),
+    "DeformableConvolution2D": link(L.DeformableConvolution2D, one(1, 2, 5, 5), 2, 3, 3),
+    "DepthwiseConvolution2D": link(L.DepthwiseConvolution2D, one(1, 2, 5, 5), 2, 2, 3),
+    "DilatedConvolution2D": link(L.DilatedConvolution2D, one(1, 2, 7, 7), 2, 3, 3),
+    "EmbedID": link(L.EmbedID, lambda l, a: l(a.i(5, 2, 3)), 5, 4),
+    "GroupNormalization": link(L.GroupNormalization, one(2, 4, 3, 3), 2),
+    "Highway": link(L.Highway, one(2, 3), 3),
+    "Inception": link(L.Inception, one(1, 2, 5, 5), 2, 1, 1, 2, 1, 2, 1),
+    "InceptionBN": link(L.InceptionBN, one(1, 2, 5, 5), 2, 1, 1, 2, 1, 2, "max", 2),
+    "LSTM": link(L.LSTM, twice(2, 3), 3, 4),
+    "LayerNormalization": link(L.LayerNormalization, one(2, 3), 3),
+    "Linear": link(L.Linear, one(2, 3), None, 4),
+    "LocalConvolution2D": link(L.LocalConvolution2D, one(1, 2, 4, 4), 2, 3, 4, 3),
+    "MLPConvolution2D": link(L.MLPConvolution2D, one(1, 2, 4, 4), 2, (3, 4), 3),
+    "Maxout": link(L.Maxout, one(2, 3), 3, 4, 2),
+    **{
+        name: link(getattr(L, name), step_states(2 if "LSTM" in name else 1), 2, 3, 4, 0.5)
+        for name in dir(L)
+        if name.startswith("NStep")
+    },
+    "NaryTreeLSTM": link(L.NaryTreeLSTM, tree, 3, 4, 2),
+    "NegativeSampling": link(
+        L.NegativeSampling, lambda l, a: l(a.x(3, 4), a.i(5, 3)), 4, [3, 2, 1, 2, 3], 2
+    ),
+    "PReLU": link(L.PReLU, one(2, 3), (3,)),
+    "Parameter": link(L.Parameter, lambda l, a: l(), np.ones((2, 3), np.float32)),
+    "Scale": link(L.Scale, one(2, 3), 1, (3,)),
+    "SimplifiedDropconnect": link(L.SimplifiedDropconnect, one(2, 3), 3, 4),
+    "StatefulGRU": link(L.StatefulGRU, twice(2, 3), 3, 4),
+    "StatefulPeepholeLSTM": link(L.StatefulPeepholeLSTM, twice(2, 3), 3, 4),
+    "StatefulZoneoutLSTM": link(L.StatefulZoneoutLSTM, twice(2, 3), 3, 4),
+    "StatelessGRU": link(L.StatelessGRU, lambda l, a: l(a.x(2, 4), a.x(2, 3)), 3, 4),
+    "StatelessLSTM": link(L.StatelessLSTM, lambda l, a: l(a.x(2, 4), a.x(2, 4), a.x(2, 3)), 3, 4),
+    "StatelessMGU": link(L.StatelessMGU, lambda l, a: l(a.x(2, 4), a.x(2, 3)), 3, 4),
+    "Swish": link(L.Swish, one(2, 3), (3,)),
+    "spectral_normalization": link(
+        lambda: L.Linear(3, 4).add_hook(chainer.link_hooks.SpectralNormalization()), one(2, 3)
+    ),
+    "weight_standardization": link(
+        lambda: L.Convolution2D(2, 3, 3).add_hook(chainer.link_hooks.WeightStandardization()),
+        one(1, 2, 5, 5),
+    ),
+    "timer": link(lambda: L.Linear(3, 4), lambda l, a: timed(l, a)),
+}
+
+
+def timed(made, a):
+    with chainer.link_hooks.TimerHook() as links, chainer.function_hooks.TimerHook() as functions:
+        y = made(a.x(2, 3))
+    assert links.total_time() >= 0
+    assert functions.total_time() >= 0
+    return y
+
+
+def optimized(make, *hooks):
+    """Update a link twice; return its parameters and all of their states."""
+
+    def run(a):
+        made = a.send(L.Linear(3, 2))
+        optimizer = make().setup(made)
+        for hook in hooks:
+            optimizer.add_hook(hook())
+        for _ in range(2):
+            optimizer.update(lambda: F.sum(made(a.f(2, 3))))
+        states = [p.update_rule.state or {} for p in made.params()]
+        return [
+            *made.params(),
+            *(p.grad for p in made.params()),
+            *(value for state in states for _, value in sorted(state.items()) if hasattr(value, "dtype")),
+        ]
+
+    return run
+
+
+def wide(optimizer, name):
+    """The optimizer with a numpy.float64 learning rate, as numpy.logspace yields them."""
+
+    def make():
+        made = optimizer()
+        value = getattr(made, name)
+        setattr(made, name, np.float64(value))
+        return made
+
+    return make
+
+
+def mixed():
+    made = chainer.optimizers.Adam()
+    made.use_fp32_update()
+    return made
+
+
+O = chainer.optimizers
+ADAMS = ("Adam", "AdamW", "AMSGrad", "AMSBound", "AdaBound")
+RULES = [getattr(O, name) for name in dir(O) if isinstance(getattr(O, name), type)]
+HOOKS = chainer.optimizer_hooks
+OPTIMIZERS = {
+    **{rule.__name__: optimized(rule) for rule in RULES},
+    **{
+        f"{rule.__name__} of a float64 rate": optimized(
+            wide(rule, "alpha" if rule.__name__ in ADAMS else "lr")
+        )
+        for rule in RULES
+        if rule is not O.AdaDelta
+    },
+    "float32 update": optimized(mixed),
+    "GradientClipping": optimized(O.SGD, lambda: HOOKS.GradientClipping(1.0)),
+    "GradientHardClipping": optimized(O.SGD, lambda: HOOKS.GradientHardClipping(-1, 1)),
+    "GradientLARS": optimized(O.SGD, HOOKS.GradientLARS),
+    "GradientNoise": optimized(O.SGD, lambda: HOOKS.GradientNoise(0.3)),
+    "Lasso": optimized(O.SGD, lambda: HOOKS.Lasso(0.1)),
+    "WeightDecay": optimized(O.SGD, lambda: HOOKS.WeightDecay(0.1)),
+    "WeightDecay of a float64 rate": optimized(O.SGD, lambda: HOOKS.WeightDecay(np.float64(0.1))),
+}
+
+
+def distribution(name, values=None, **parameters):
+    """Ask a distribution for all it knows."""
+
+    def run(a):
+        made = getattr(D, name)(**{key: value(a) for key, value in parameters.items()})
+        draws = made.sample(2)
+        value = values(a) if values else draws
+        known = [draws, made.log_prob(value)]
+        for get in ("mean", "variance", "stddev", "entropy", "mode"):
+            try:
+                known.append(getattr(made, get))
+            except NotImplementedError:
+                known.append(None)
+        for get in ("cdf", "icdf", "survival_function", "perplexity"):
+            try:
+                asked = getattr(made, get)
+                known.append(asked(a.f(*value.shape)) if callable(asked) else asked)
+            except NotImplementedError:
+                known.append(None)
+        return known
+
+    return run
+
+
+def shaped(*shape):
+    return lambda a: a.x(*shape)
+
+
+ROWS = shaped(2, 3)
+
+
+def EVEN(a):
+    return chainer.Variable(a.array(np.full((2, 4), 0.25, a.dtype)))
+
+
+DISTRIBUTIONS = {
+    "Bernoulli": distribution("Bernoulli", p=ROWS, values=lambda a: a.i(2, 2, 3).astype(a.dtype)),
+    "Beta": distribution("Beta", a=ROWS, b=ROWS),
+    "Categorical": distribution("Categorical", p=EVEN, values=lambda a: a.i(3, 2)),
+    "Cauchy": distribution("Cauchy", loc=ROWS, scale=ROWS),
+    "Chisquare": distribution("Chisquare", k=ROWS),
+    "Dirichlet": distribution("Dirichlet", alpha=ROWS),
+    "Exponential": distribution("Exponential", lam=ROWS),
+    "Gamma": distribution("Gamma", k=ROWS, theta=ROWS),
+    "Geometric": distribution("Geometric", p=ROWS, values=lambda a: a.i(5, 2, 3) + 1),
+    "Gumbel": distribution("Gumbel", loc=ROWS, scale=ROWS),
+    "Laplace": distribution("Laplace", loc=ROWS, scale=ROWS),
+    "LogNormal": distribution("LogNormal", mu=ROWS, sigma=ROWS),
+    "MultivariateNormal": distribution(
+        "MultivariateNormal",
+        loc=ROWS,
+        scale_tril=lambda a: chainer.Variable(a.array(np.tile(np.eye(3, dtype=a.dtype), (2, 1, 1)))),
+    ),
+    "Normal": distribution("Normal", loc=ROWS, scale=ROWS),
+    "OneHotCategorical": distribution("OneHotCategorical", p=EVEN),
+    "Pareto": distribution("Pareto", scale=ROWS, alpha=ROWS, values=lambda a: a.f(2, 3) + 1),
+    "Poisson": distribution("Poisson", lam=ROWS, values=lambda a: a.i(5, 2, 3)),
+    "Uniform": distribution("Uniform", low=lambda a: a.x(2, 3) - 1, high=lambda a: a.x(2, 3) + 1),
+    **{
+        f"divergence of {name}": lambda a, name=name, count=count: chainer.kl_divergence(
+            getattr(D, name)(*[a.x(2, 3) for _ in range(count)]),
+            getattr(D, name)(*[a.x(2, 3) for _ in range(count)]),
+        )
+        for name, count in {
+            "Bernoulli": 1, "Beta": 2, "Categorical": 1, "Dirichlet": 1, "Exponential": 1,
+            "Gamma": 2, "Geometric": 1, "Gumbel": 2, "Laplace": 2, "LogNormal": 2, "Normal": 2,
+            "Pareto": 2, "Poisson": 1,
+        }.items()
+    },
+}  # fmt: skip
+
+
+def initialized(name, *shape):
+    return lambda a: chainer.initializers.generate_array(
+        getattr(chainer.initializers, name)(), shape, a.xp, a.dtype, a.device
+    )
+
+
+INITIALIZERS = {
+    name: initialized(name, *(shape or (4, 4)))
+    for name, *shape in (
+        ("GlorotNormal",), ("GlorotUniform",), ("HeNormal",), ("HeUniform",), ("Identity",),
+        ("LeCunNormal",), ("LeCunUniform",), ("NaN",), ("Normal",), ("One",), ("Orthogonal",),
+        ("Uniform",), ("Zero",), ("DownsamplingConvFilter", 2, 2, 4, 4),
+        ("UpsamplingDeconvFilter", 2, 2, 4, 4),
+    )
+}  # fmt: skip

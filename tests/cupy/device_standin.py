@@ -109,6 +109,8 @@ ANSWERS: dict[str, Callable] = {
     "occupancyMaxPotentialBlockSize": lambda *_: (132, 256),
 }
 
+KEPT = ("runtimeGetVersion", "_getCUDAMajorVersion", "get_build_version")
+
 _api = ctypes.pythonapi
 _api.PyCapsule_GetName.restype = ctypes.c_char_p
 _api.PyCapsule_GetName.argtypes = [ctypes.py_object]
@@ -122,7 +124,7 @@ def answer(module: ModuleType) -> None:
     for name, capsule in module.__pyx_capi__.items():
         signature = _api.PyCapsule_GetName(capsule)
         matched = re.fullmatch(r"(.*?) ?\((.*)\)", signature.decode())
-        if not matched:
+        if not matched or name in KEPT:
             continue
         if matched[1].endswith("PointerAttributes *"):
             result = ctypes.py_object

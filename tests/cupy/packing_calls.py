@@ -19,6 +19,7 @@ import device_standin  # before CuPy
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 import host_kernel
 import numpy as np
+import pytest
 
 from nbmn.communicators.parameters import Packing, Span
 from nbmn.gpu import kernels
@@ -189,27 +190,19 @@ def check_strided_arrays_are_read_from_a_copy():
 
 def check_another_size():
     packing = Packing(np.dtype("f4"), 4, spans([np.empty(4, "f4")])[1])
-    try:
+    with pytest.raises(ValueError, match=r"array 0 has shape \(5,\)"):
         pack(cupy.empty(4, "f4"), packing, [cupy.empty(5, "f4")])
-    except ValueError as error:
-        assert "array 0 has shape (5,)" in str(error)
-    else:
-        raise AssertionError("no error")
 
 
-def main() -> int:
-    failed = 0
+status = 1
+try:
     for name, check in list(globals().items()):
         if name.startswith("check_"):
-            try:
-                check()
-                print(name, "passed", flush=True)
-            except Exception:
-                failed += 1
-                print(name, traceback.format_exc(), flush=True)
-    return failed
-
-
-status = main()
-sys.stdout.flush()
-os._exit(status)  # memory is given back after Python has ended, when nothing here can answer
+            check()
+            print(name, "passed", flush=True)
+    status = 0
+finally:
+    if status:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(status)  # memory is given back after Python has ended, when nothing here can answer

@@ -34,7 +34,8 @@ static float widen(f16 x)
 {
     int exponent = x.bits >> 10 & 31, digits = x.bits & 1023;
     double size = exponent == 31 ? (digits ? __builtin_nan("") : __builtin_inf())
-                : __builtin_ldexp(exponent ? 1024 + digits : digits, exponent ? exponent - 25 : -24);
+                : exponent ? __builtin_ldexp(1024 + digits, exponent - 25)
+                : __builtin_ldexp(digits, -24);
     return x.bits >> 15 ? -size : size;
 }
 static void narrow(double x, f16& y)

@@ -187,7 +187,8 @@ class Background:
         terms = replace(terms, wire=self._comm._wire)
         # Here, where the device is the right one.
         arrays = [None if array is None else to_host(array) for array in gradients.arrays]
-        gradients = replace(gradients, arrays=arrays)
+        table = tuple(entry._replace(on_device=False) for entry in gradients.table)
+        gradients = replace(gradients, arrays=arrays, table=table)
         self._link.wait(self._worker.idle, "the mean of gradients")
         try:
             self._worker.start(functools.partial(_mean, link, backend, gradients, terms))

@@ -178,7 +178,7 @@ def agree_to_average(link: Link, backend: Backend, gradients: Gradients, terms: 
         try:
             # Before the vote, so that its outcome says that all ranks have prepared.
             prepared = prepare(table)
-        except (AttributeError, TypeError) as caught:
+        except (AttributeError, TypeError, ValueError, ImportError) as caught:
             error = caught
     # What must be alike; the rest may differ, as long as the tables fit together.
     options = f"zero_fill={terms.zero_fill}, allreduce_grad_dtype={terms.wire}, of {share.total}"

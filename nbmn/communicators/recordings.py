@@ -209,6 +209,14 @@ def reap(folder: str | os.PathLike[str] | None = None) -> None:
                     remove(path)
 
 
+def is_alive(path: str | os.PathLike[str]) -> bool:
+    """Say whether the process that records there is still running, as far as is known."""
+    match = _NAME.fullmatch(Path(path).name)
+    if match is None or int(match[1]) != _namespace():
+        return True
+    return _start_time(int(match[2])) == int(match[3])
+
+
 def remove(path: Path) -> None:
     """Remove a recording; another process may have, or may own it."""
     with contextlib.suppress(FileNotFoundError, PermissionError):

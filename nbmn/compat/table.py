@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nbmn.compat import (
+    cupy_kernels,
     environment,
     interface,
     numpy_names,
@@ -21,6 +22,7 @@ REPAIRS: tuple[Repair, ...] = (
     *protobuf.REPAIRS,
     *pickling.REPAIRS,
     *interface.REPAIRS,
+    *cupy_kernels.REPAIRS,
 )
 
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import device_standin  # before CuPy
 
@@ -192,6 +193,17 @@ def check_another_size():
     packing = Packing(np.dtype("f4"), 4, spans([np.empty(4, "f4")])[1])
     with pytest.raises(ValueError, match=r"array 0 has shape \(5,\)"):
         pack(cupy.empty(4, "f4"), packing, [cupy.empty(5, "f4")])
+
+
+class OnAnotherDevice:
+    __module__ = "cupy"
+    size, device, data = 4, "GPU 1", SimpleNamespace(device_id=1)
+
+
+def check_another_device():
+    packing = Packing(np.dtype("f4"), 4, spans([np.empty(4, "f4")])[1])
+    with pytest.raises(ValueError, match="array 0 is on GPU 1, the buffer on <CUDA Device 0>"):
+        pack(cupy.empty(4, "f4"), packing, [OnAnotherDevice()])
 
 
 status = 1

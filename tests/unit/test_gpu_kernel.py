@@ -7,7 +7,6 @@ import mmap
 import shutil
 
 import host_kernel
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from nbmn.gpu.kernels import Conversion, conversion
 from nbmn.gpu.kernels_table import LARGE, SMALL
 
+ml_dtypes = pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 FLOATS = [np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from nbmn.communicators.parameters import Entry, Packing, Span, plan_packing
 from nbmn.gpu.packing import as_dtype, pack, unpack
 
+ml_dtypes = pytest.importorskip("ml_dtypes")
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 

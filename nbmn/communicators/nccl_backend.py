@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +101,10 @@ class NcclMeans:
                 end = weakref.finalize(self, channel.abort)
                 end.atexit = False
                 self._forget = end.detach
-            problem = self._outcome(channel, began + patience, patience)
-            told = objects.allgather(link, problem)
+            # This has its own end, at which the ranks tell each other, those too that failed first.
+            with _timeout(link, 2 * patience + _GRACE):
+                problem = self._outcome(channel, began + patience, patience)
+                told = objects.allgather(link, problem)
         except BaseException as error:
             self._fail(error, ())
             raise
@@ -190,12 +193,16 @@ class NcclMeans:
             task = channel.enqueue(prepared.ready, calls)
             self._wait(channel, lambda: task.done(1e-3))
             done: Event = task.result()
-            if link.size == 1:
+            if link.size == 1 and link.worker is None:
                 # Nobody can be late or gone: what computes next waits, and this rank goes on.
                 with runtime.on(channel.device):
                     runtime.hold(runtime.compute_stream(), done)
             else:
                 self._wait(channel, lambda: runtime.reached(done))
+        except NcclFailure as failure:
+            error = NcclError(f"rank {link.rank}: {failure}")
+            self._fail(error, prepared.buffers)
+            raise error from failure
         except BaseException as error:
             self._fail(error, prepared.buffers)
             raise
@@ -211,6 +218,10 @@ class NcclMeans:
                 for index, part in enumerate(unpack(buffer, packing, request.arrays)):
                     if part is not None:
                         means[index] = part
+            if self._link.worker is not None:
+                # They go to a thread that may compute on another stream.
+                written = self._gpu.runtime.record(self._gpu.runtime.compute_stream())
+                self._link.wait(lambda: self._gpu.runtime.reached(written), "its own GPU")
         return means
 
     def _wait(self, channel: Channel, test: Callable[[], bool]) -> None:
@@ -230,10 +241,7 @@ class NcclMeans:
                     raise BrokenCommunicatorError(f"rank {self._link.rank}: {gone}")
             return False
 
-        try:
-            self._link.wait(over, "the other ranks")
-        except NcclFailure as failure:
-            raise NcclError(f"rank {self._link.rank}: {failure}") from failure
+        self._link.wait(over, "the other ranks")
 
     def _outcome(self, channel: Channel, until: float, patience: float) -> str | None:
         """Wait for NCCL to start; return why it did not, or None."""
@@ -245,14 +253,12 @@ class NcclMeans:
                 raise _Late
             return False
 
-        link, timeout = self._link, self._link.timeout
-        link.timeout = None  # this wait has its own end, at which the ranks tell each other
         try:
             self._wait(channel, over)
         except _Late:
             return f"it waited {patience:g} s for the other ranks"
-        finally:
-            link.timeout = timeout
+        except NcclFailure as failure:
+            return str(failure)
         try:
             channel.started.result()
         except (RuntimeError, ValueError, OSError, MemoryError) as error:
@@ -271,6 +277,15 @@ class NcclMeans:
         if self._forget is not None:
             self._forget()
         return channel.abort(keep) if way == "abort" else channel.destroy()
+
+
+@contextmanager
+def _timeout(link: Link, seconds: float) -> Iterator[None]:
+    before, link.timeout = link.timeout, seconds
+    try:
+        yield
+    finally:
+        link.timeout = before
 
 
 class _Late(Exception):

@@ -70,7 +70,7 @@ class Peers:
             if not is_alive(path):
                 gone.append(f"rank {rank} has ended")
             elif left(mine, self._told(link, rank) or (), time.monotonic()):
-                gone.append(f"rank {rank} has left {mine.operation} #{mine.number}")
+                gone.append(f"rank {rank} has left {mine.operation} #{mine.number} before its end")
         return "; ".join(gone) or None
 
     def _told(self, link: Link, rank: int) -> Sequence[Entry] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nbmn.communicators import transport
 from nbmn.communicators.arrays import on_device, summing_dtype
 from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.link import Link
@@ -71,6 +72,7 @@ class StagedMeans:
         runtime, request = self._runtime, prepared.request
         self._link.wait(lambda: runtime.reached(prepared.ready), "its own GPU")
         inner = self._host.prepare(MeanRequest(_flat(prepared), prepared.copies, request.total))
+        transport.barrier(self._link)  # all have prepared
         averaged = self._host.mean(inner)
         means: list[Any] = [None] * len(request.table)
         parts = zip(prepared.packings, prepared.buffers, prepared.copies, averaged, strict=True)

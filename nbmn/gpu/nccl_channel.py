@@ -105,10 +105,10 @@ class Channel:
 
     def _enqueue(self, ready: Event, calls: Callable[[NcclComm, int], None]) -> Event:
         runtime, nccl, comm = self._gpu.runtime, self._gpu.nccl, self._comm
-        if comm is None or self._ended:
-            raise RuntimeError("this communicator of NCCL was given up")
         with runtime.on(self.device):
             runtime.hold(self._stream, ready)
+            if comm is None or self._ended:
+                raise RuntimeError("this communicator of NCCL was given up")
             nccl.group_start()
             try:
                 calls(comm, runtime.handle(self._stream))

@@ -149,6 +149,7 @@ static int until(ncclComm_t comm, _Atomic uint64_t *value, uint64_t least) {
 }
 
 static int barrier(ncclComm_t comm) {
+  if (comm->aborted) return 0; /* before this rank has anything to do with the others' */
   uint64_t step = ++comm->step;
   atomic_store(&comm->meeting->steps[comm->rank], step);
   for (int r = 0; r < comm->size; r++)
@@ -427,7 +428,7 @@ EXPORT int ncclGroupEnd(void) {
 
 static int begin(Op op, Stream stream) {
   while (blocked) usleep(1000);
-  if (!op.comm || !op.comm->ready) return INVALID_ARGUMENT;
+  if (!op.comm || !op.comm->ready || op.comm->aborted) return INVALID_ARGUMENT;
   if (op.type < 0 || op.type > 9) return INVALID_ARGUMENT;
   op.comm->pending++;
   operations++;

@@ -2,6 +2,9 @@
 
 import functools
 import os
+import signal
+import threading
+import time
 from contextlib import contextmanager
 
 import chainer
@@ -33,10 +36,10 @@ def driver():
     return nccl
 
 
-def on_gpus(name="pure_nccl", timeout=15.0, **options):
+def on_gpus(name="pure_nccl", timeout=15.0, nccl=None, **options):
     """Return a communicator of all ranks, each with a device of its own."""
     link, hosts = world().open_link(None, host_identity())
-    made = compose(world(), link, hosts, name, gpu=gpu(standin(), driver(), **options))
+    made = compose(world(), link, hosts, name, gpu=gpu(standin(), nccl or driver(), **options))
     made.timeout = timeout
     return made
 
@@ -93,3 +96,24 @@ def assert_means(model, means, rtol=1e-6):
 
 def nccl_of(comm):
     return comm._parts.gradients._nccl
+
+
+def interrupt_in_nccl(comm, seen=None):
+    """Send this process SIGINT when it has enqueued something and waits for that."""
+    channel = nccl_of(comm)._channel
+    before = channel.operations
+
+    def watch():
+        give_up = time.monotonic() + 10
+        while time.monotonic() < give_up:
+            if channel.operations > before:
+                time.sleep(0.05)  # by then it is in the wait, rather than on the way there
+                if seen is not None:
+                    seen.append(time.monotonic())
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread

@@ -16,9 +16,25 @@ def _cupy_is_installed() -> bool:
 
 
 def _cuda(module: ModuleType) -> None:
-    if module.available and module._cupy_major >= 14:
-        # The function's own mark of having warned.
-        module.check_cuda_available._already_warned = True
+    if not module.available or module._cupy_major < 14:
+        return
+    # The function's own mark of having warned.
+    module.check_cuda_available._already_warned = True
+    original_elementwise, original_raw = module.elementwise, module.raw
+
+    @functools.wraps(original_elementwise)
+    def elementwise(in_params, out_params, operation, name, **options):
+        if "float16" in operation:
+            options["preamble"] = "#include <cupy/float16.cuh>\n" + options.get("preamble", "")
+        return original_elementwise(in_params, out_params, operation, name, **options)
+
+    @functools.wraps(original_raw)
+    def raw(code, name, *args, **options):
+        if "half" in code and "cuda_fp16.h" not in code:
+            code = "#include <cuda_fp16.h>\n" + code
+        return original_raw(code, name, *args, **options)
+
+    module.elementwise, module.raw = elementwise, raw
 
 
 def _negative_sampling(module: ModuleType) -> None:
@@ -52,9 +68,10 @@ def _geometric(module: ModuleType) -> None:
 REPAIRS = (
     Repair(
         "chainer.backends.cuda",
-        "no advice to install cuDNN",
-        "the first array sent to a GPU warned that CuPy was to be reinstalled after cuDNN, "
-        "which CuPy 14 has nothing for",
+        "headers of float16 for the kernels that name it; no advice to install cuDNN",
+        "CuPy 14 includes them for arrays of float16 only: MultiprocessParallelUpdater's and "
+        "ChainerMN's packing did not compile; and the first array sent to a GPU warned that CuPy "
+        "was to be reinstalled after cuDNN, which CuPy 14 has no use for",
         after=_cuda,
         needed=_cupy_is_installed,
     ),

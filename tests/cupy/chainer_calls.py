@@ -6,10 +6,13 @@ A call takes a source of arrays `a` and returns variables. ``a.x(2, 3)`` is a va
 
 from __future__ import annotations
 
+import io
 import itertools
+import tempfile
 
 import chainer
 import chainer.distributions as D
+import chainer.function_hooks
 import chainer.functions as F
 import chainer.link_hooks
 import chainer.links as L
@@ -80,7 +83,7 @@ def sampler(a):
 
 def discriminative(a):
     loss = F.discriminative_margin_based_clustering_loss
-    return list(loss(a.x(2, 3, 4, 4), a.i(3, 2, 4, 4), 3, 0.5, 1.5, 2))
+    return list(loss(a.x(3, 3, 4, 4), a.i(3, 3, 4, 4), 0.5, 1.5, 3))
 
 
 def negative_sampling(a):
@@ -94,6 +97,51 @@ def upsampling(a):
     y, indexes = F.max_pooling_2d(a.x(1, 2, 4, 4), 2, return_indices=True)
     return F.upsampling_2d(y, indexes, 2, 2, outsize=(4, 4))
 
+
+HALF = np.float64(0.5)
+WIDE = {
+    "batch_normalization": lambda a: F.batch_normalization(
+        a.x(4, 3), a.x(3), a.x(3), eps=HALF, decay=HALF, running_mean=a.f(3), running_var=a.f(3)
+    ),
+    "batch_renormalization": lambda a: F.batch_renormalization(
+        a.x(4, 3), a.x(3), a.x(3), HALF + 1, HALF, HALF, running_mean=a.f(3), running_var=a.f(3)
+    ),
+    "clip": lambda a: F.clip(a.x(2, 3), HALF, HALF + 1),
+    "clipped_relu": lambda a: F.clipped_relu(a.x(2, 3), HALF),
+    "contrastive": lambda a: F.contrastive(a.x(3, 4), a.x(3, 4), a.i(2, 3), HALF),
+    "decorrelated_batch_normalization": lambda a: F.decorrelated_batch_normalization(
+        a.x(4, 4), groups=2, eps=HALF, decay=HALF
+    ),
+    "discriminative_margin_based_clustering_loss": lambda a: list(
+        F.discriminative_margin_based_clustering_loss(
+            a.x(3, 3, 4, 4), a.i(3, 3, 4, 4), HALF, HALF, 3, 1, HALF, HALF, HALF
+        )
+    ),
+    "dropout": lambda a: F.dropout(a.x(2, 3), HALF),
+    "elu": lambda a: F.elu(a.x(2, 3), HALF),
+    "group_normalization": lambda a: F.group_normalization(
+        a.x(2, 4, 3, 3), 2, a.x(4), a.x(4), HALF
+    ),
+    "fixed_batch_normalization": lambda a: F.fixed_batch_normalization(
+        a.x(4, 3), a.x(3), a.x(3), a.x(3), a.x(3), HALF
+    ),
+    "gumbel_softmax": lambda a: F.gumbel_softmax(a.x(2, 3), HALF),
+    "huber_loss": lambda a: F.huber_loss(a.x(2, 3), a.x(2, 3), HALF),
+    "layer_normalization": lambda a: F.layer_normalization(a.x(2, 3), a.x(3), a.x(3), HALF),
+    "leaky_relu": lambda a: F.leaky_relu(a.x(2, 3), HALF),
+    "local_response_normalization": lambda a: F.local_response_normalization(
+        a.x(1, 6, 2, 2), k=HALF, alpha=HALF, beta=HALF
+    ),
+    "normalize": lambda a: F.normalize(a.x(2, 3), HALF),
+    "rrelu": lambda a: F.rrelu(a.x(2, 3), HALF / 2, HALF),
+    "selu": lambda a: F.selu(a.x(2, 3), HALF, HALF),
+    "simplified_dropconnect": lambda a: F.simplified_dropconnect(
+        a.x(2, 3), a.x(4, 3), a.x(4), HALF
+    ),
+    "softplus": lambda a: F.softplus(a.x(2, 3), HALF),
+    "triplet": lambda a: F.triplet(a.x(2, 3), a.x(2, 3), a.x(2, 3), HALF),
+    "zoneout": lambda a: F.zoneout(a.x(2, 3), a.x(2, 3), HALF),
+}
 
 FUNCTIONS = {
     **{
@@ -302,7 +350,12 @@ FUNCTIONS = {
     # Arithmetic with what is no array: since NEP 50 the kind of number matters.
     **{
         f"{symbol} of {kind}": lambda a, operate=operate, number=number: operate(a.x(2, 3), number)
-        for kind, number in {"int": 2, "float": 2.5, "float32": np.float32(2.5)}.items()
+        for kind, number in {
+            "int": 2,
+            "float": 2.5,
+            "float32": np.float32(2.5),
+            "float64": np.float64(2.5),
+        }.items()
         for symbol, operate in {
             "sum": lambda x, n: n + x,
             "difference": lambda x, n: n - x,
@@ -314,6 +367,7 @@ FUNCTIONS = {
             "floor": lambda x, n: x // n,
         }.items()
     },
+    **{f"{name} of a numpy.float64": call for name, call in WIDE.items()},
     "quotient": lambda a: a.x(2, 3) / a.x(2, 3),
     "power": lambda a: a.x(2, 3) ** a.x(2, 3),
     "negation": lambda a: -a.x(2, 3),
@@ -578,3 +632,118 @@ INITIALIZERS = {
         ("UpsamplingDeconvFilter", 2, 2, 4, 4),
     )
 }  # fmt: skip
+
+
+def on_device(call):
+    """Do on CuPy what NumPy has no part in."""
+
+    def run(a):
+        if a.xp is not np:
+            call(a)
+        return []
+
+    return run
+
+
+def profiled(hook):
+    def run(a):
+        with hook():
+            F.sum(F.relu(F.linear(a.x(2, 3), a.x(4, 3)))).backward()
+
+    return on_device(run)
+
+
+def gathered(a):
+    from chainer.training.updaters import multiprocess_parallel_updater as updater
+
+    model = a.send(L.Linear(3, 2))
+    model.cleargrads()
+    F.sum(model(a.f(2, 3))).backward()
+    grads, values = updater.gather_grads(model), updater.gather_params(model)
+    updater.scatter_grads(model, grads)
+    updater.scatter_params(model, values)
+
+
+def packed(a):
+    from chainermn.communicators import _memory_utility
+
+    for kernel in ("pack", "unpack"):
+        getattr(_memory_utility, f"_cupy_batched_{kernel}_params")().compile()
+
+
+def numerically(a):
+    from chainer import gradient_check
+
+    x, gy = a.f(2, 3), a.f(2, 3)
+    return list(gradient_check.numerical_grad(lambda: (x * x,), (x,), (gy,)))
+
+
+def saved(a):
+    first, second = a.send(L.BatchNormalization(3)), a.send(L.BatchNormalization(3))
+    file = io.BytesIO()
+    chainer.serializers.save_npz(file, first)
+    file.seek(0)
+    chainer.serializers.load_npz(file, second)
+    return [*second.params(), second.avg_mean]
+
+
+def batched(a):
+    examples = [(np.arange(n + 1, dtype=a.dtype), np.int32(n)) for n in range(3)]
+    return list(chainer.dataset.concat_examples(examples, a.device, padding=(0, None)))
+
+
+def combined(a):
+    model = a.send(L.Linear(3, 2))
+    other = model.copy(mode="copy")
+    for link in (model, other):
+        link.cleargrads()
+        F.sum(link(a.f(2, 3))).backward()
+    model.addgrads(other)
+    model.copyparams(other)
+    moved = model.copy().to_device("@numpy").to_device(a.device)
+    return [*moved.params(), *(p.grad for p in model.params())]
+
+
+def trained(a):
+    model = a.send(L.Classifier(L.Linear(3, 2)))
+    optimizer = chainer.optimizers.MomentumSGD().setup(model)
+    examples = [(np.full(3, n, a.dtype), np.int32(n % 2)) for n in range(4)]
+
+    def batches(**options):
+        return chainer.iterators.SerialIterator(examples, 2, **options)
+
+    extensions = chainer.training.extensions
+    with tempfile.TemporaryDirectory() as folder:
+        updater = chainer.training.StandardUpdater(batches(), optimizer, device=a.device)
+        trainer = chainer.training.Trainer(updater, (2, "epoch"), out=folder)
+        evaluated = batches(repeat=False, shuffle=False)
+        trainer.extend(extensions.Evaluator(evaluated, model, device=a.device))
+        trainer.extend(extensions.ParameterStatistics(model, {"mean": lambda x: x.mean()}))
+        trainer.extend(extensions.snapshot())
+        trainer.extend(log := extensions.LogReport())
+        trainer.run()
+    assert len(log.log) == 2
+    return list(model.params())
+
+
+OTHERS = {
+    "CUDAProfileHook": profiled(chainer.function_hooks.CUDAProfileHook),
+    "CupyMemoryProfileHook": profiled(chainer.function_hooks.CupyMemoryProfileHook),
+    "MultiprocessParallelUpdater": on_device(gathered),
+    "chainermn's packing": on_device(packed),
+    "concat_examples": batched,
+    "copies of links": combined,
+    "gradient_check": numerically,
+    "print_runtime_info": on_device(lambda a: chainer.print_runtime_info(io.StringIO())),
+    "serializers": saved,
+    "training": trained,
+}
+
+ALL = {
+    **FUNCTIONS,
+    **{f"L.{name}": call for name, call in LINKS.items()},
+    **{f"optimizer {name}": call for name, call in OPTIMIZERS.items()},
+    **{f"D.{name}": call for name, call in DISTRIBUTIONS.items()},
+    **{f"initializer {name}": call for name, call in INITIALIZERS.items()},
+    **OTHERS,
+}

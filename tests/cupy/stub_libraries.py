@@ -9,6 +9,11 @@ from collections import defaultdict
 from pathlib import Path
 
 BESIDES = ("libcublasLt", "libnvJitLink")  # loaded by name, in cuBLAS' version
+SIZES = {  # functions that tell the size of a workspace, and at which argument
+    **{f"{name}_bufferSize": 6 for name in ("potrf", "getrf", "geqrf")},
+    **{f"{name}_bufferSize": 8 for name in ("orgqr", "ungqr", "syevd", "heevd")},
+    "gesvd_bufferSize": 4,
+}
 STUBBED = ("libcublas", "libcurand", "libcusolver", "libcusparse", "libcufft")
 
 
@@ -22,6 +27,7 @@ def build(folder: Path) -> None:
         for symbol, library in re.findall(r" U (\w+)@(\S+)", listed.stdout):
             if library.startswith(STUBBED):
                 wanted[library].add(symbol)
+        wanted["libnccl.so.2"] |= set(re.findall(r" U (nccl\w+)$", listed.stdout, re.MULTILINE))
     for library, symbols in wanted.items():
         compile_library(folder, library, symbols)
         if library.startswith("libcublas.so"):
@@ -38,7 +44,7 @@ def compile_library(folder: Path, name: str, symbols: set[str]) -> None:
     versions = folder / f"{name}.map"
     versions.write_text(f"{name} {{ global: *; }};\n")
     source = folder / f"{name}.c"
-    source.write_text("".join(f"int {symbol}(void) {{ return 0; }}\n" for symbol in symbols))
+    source.write_text("".join(function(symbol) for symbol in sorted(symbols)))
     subprocess.run(
         [
             *("cc", "-shared", "-fPIC", "-w", "-o", folder / name, source),
@@ -46,6 +52,14 @@ def compile_library(folder: Path, name: str, symbols: set[str]) -> None:
         ],
         check=True,
     )
+
+
+def function(symbol: str) -> str:
+    for name, position in SIZES.items():
+        if symbol.endswith(name):
+            before = ", ".join(f"long a{n}" for n in range(1, position))
+            return f"int {symbol}({before}, int* size) {{ *size = 1; return 0; }}\n"
+    return f"int {symbol}(void) {{ return 0; }}\n"
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "nccl": set(),
     "phases": set(),
     "testing": set(),
-    "engine": {"nbmn", "communicators", "compat", "debug", "optimizers", "phases", *SHARED},
+    "engine": {"nbmn", "communicators", "compat", "debug", "gpu", "optimizers", "phases", *SHARED},
     # What is known of ranks, wherever it is asked: by the notebook, and of two ranks by both.
     "debug": {"communicators", "engine", *SHARED},
     "dashboard": {"compat", "records"},

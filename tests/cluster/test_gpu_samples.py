@@ -46,16 +46,16 @@ def test_what_the_driver_says_is_on_the_board(fresh: Notebook, tmp_path: Path) -
     assert fresh.value("got") == {0: False, 1: False, 2: False}
     fresh.check(f"%%mn\n{_WATCH}")
 
-    seen: list[str] = []
+    first = ("71.0/80.0 GiB · 96 % · 64 °C · NVLink ×4", "5.0/80.0 GiB · 0 % · 64 °C · NVLink ×4")
+    then = ("20.0/80.0 GiB · 10 %", "GPU is lost")
+    awaited = [first, then]
 
     def look(ran: Ran) -> None:
         page = "".join(data.get("text/html", "") for data in ran.displays.values())
-        if "71.0/80.0 GiB · 96 % · 64 °C · NVLink ×4" in page:
-            assert "5.0/80.0 GiB · 0 % · 64 °C · NVLink ×4" in page
-            if not seen:
-                say(says, device(7, 20, utilisation=10), device(8, 0, used_=GPU_IS_LOST))
-            seen.append("first")
-        elif seen and "20.0/80.0 GiB" in page and "GPU is lost" in page:
+        if awaited and all(words in page for words in awaited[0]):
+            awaited.pop(0)
+            say(says, device(7, 20, utilisation=10), device(8, 0, used_=GPU_IS_LOST))
+        if not awaited:
             wanted.touch()
 
     ran = fresh.run(f"%%mn\n{_TRAIN.format(wanted=str(wanted))}", on_message=look)

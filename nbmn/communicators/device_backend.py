@@ -86,12 +86,14 @@ class DeviceBackend:
 
     def prepare(self, request: MeanRequest) -> Any:
         """See :class:`Backend`."""
-        if not any(entry.on_device and entry.present for entry in request.table):
+        places = {entry.on_device for entry in request.table if entry.present}
+        if True not in places:
             return self._host.prepare(request)
-        device, host = _split(request, True), _split(request, False)
         way = self._staged if self._nccl is None or self.refusal is not None else self._nccl
-        others = any(entry.present for entry in host.table)
-        return _Parts(way.prepare(device), self._host.prepare(host) if others else None)
+        if False not in places:
+            return _Parts(way.prepare(request), None)
+        device, host = _split(request, True), _split(request, False)
+        return _Parts(way.prepare(device), self._host.prepare(host))
 
     def mean(self, prepared: Any) -> list[Any]:
         """See :class:`Backend`; what is on a GPU stays there."""

@@ -122,10 +122,16 @@ class CupyComm:
     def abort(self) -> None:
         """End what is under way and give the communicator up; may block."""
         self._comm.abort()
+        self._forget()
 
     def destroy(self) -> None:
         """Give the communicator up when what is under way is done; may block."""
         self._comm.destroy()
+        self._forget()
+
+    def _forget(self) -> None:
+        # NCCL knows it no more, so that CuPy has nothing to destroy.
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._comm))
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -86,10 +87,25 @@ class Gpu:
         return self.runtime.problem() or self.nccl.problem()
 
 
+DRIVER = "NBMN_NCCL_DRIVER"
+"""Environment variable: ``cupy`` (the default) or ``nccl4py``."""
+
+
 @functools.cache
 def this_gpu() -> Gpu:
-    """Return CuPy's runtime and NCCL; loads neither."""
+    """Return CuPy's runtime, and NCCL by CuPy or by what the environment names; loads neither.
+
+    Raises
+    ------
+    ValueError
+        There is no such driver.
+    """
     from nbmn.gpu.cupy_runtime import CupyRuntime
     from nbmn.gpu.nccl_cupy import CupyNccl
+    from nbmn.gpu.nccl_nvidia import NvidiaNccl
 
-    return Gpu(CupyRuntime(), CupyNccl())
+    drivers = {"cupy": CupyNccl, "nccl4py": NvidiaNccl}
+    name = os.environ.get(DRIVER, "cupy")
+    if name not in drivers:
+        raise ValueError(f"{DRIVER} must be one of {', '.join(drivers)}, not {name!r}")
+    return Gpu(CupyRuntime(), drivers[name]())

@@ -17,7 +17,8 @@ import pytest
 
 HERE = Path(__file__).parent
 RANKS = HERE / "ranks"
-DRIVER = HERE.parent / "mpi" / "ranks" / "driver.py"
+TESTS = HERE.parent
+DRIVER = TESTS / "mpi" / "ranks" / "driver.py"
 DEADLINE = 100.0
 
 
@@ -48,6 +49,15 @@ def _has(package: str) -> bool:
 
 
 @functools.cache
+def stubs() -> Path:
+    """Compile CUDA's libraries with nothing in them, as far as CuPy links them."""
+    folder = Path(tempfile.mkdtemp(prefix="nbmn-cuda-"))
+    program = TESTS / "cupy" / "stub_libraries.py"
+    subprocess.run([sys.executable, program, folder], check=True, timeout=120)
+    return folder
+
+
+@functools.cache
 def library() -> Path:
     """Compile the stand-in; return its file."""
     folder = Path(tempfile.mkdtemp(prefix="nbmn-nccl-"))
@@ -64,19 +74,18 @@ def library() -> Path:
     return path
 
 
-def environment(driver: str = "cupy", **more: str) -> dict[str, str]:
-    """Return the environment in which that is NCCL."""
+def environment(driver: str = "cupy", *, cuda: bool = False) -> dict[str, str]:
+    """Return the environment in which that is NCCL, and with ``cuda`` CUDA seems to be there."""
     path = library()
-    earlier = os.environ.get("LD_LIBRARY_PATH")
+    folders = [path.parent, *([stubs()] if cuda else []), os.environ.get("LD_LIBRARY_PATH")]
     return {
         **os.environ,
-        "LD_LIBRARY_PATH": f"{path.parent}:{earlier}" if earlier else str(path.parent),
+        "LD_LIBRARY_PATH": ":".join(str(folder) for folder in folders if folder),
         "NBMN_NCCL_STANDIN": str(path.parent),
         "NBMN_NCCL_STANDIN_LIBRARY": str(path),
         "NBMN_NCCL_DRIVER": driver,
-        "PYTHONPATH": f"{RANKS}:{DRIVER.parent}",
+        "PYTHONPATH": ":".join(map(str, (RANKS, DRIVER.parent, TESTS / "cupy", TESTS / "unit"))),
         "OMP_NUM_THREADS": "1",
-        **more,
     }
 
 
@@ -90,7 +99,8 @@ def session(module: str, ranks: int, driver: str) -> tuple[tuple[dict[str, str],
     """Run all checks of a module; return per rank what came of each, and what was printed."""
     with tempfile.TemporaryDirectory() as folder:
         command = [mpiexec(), "-n", str(ranks), sys.executable, DRIVER, module, folder]
-        output = run([str(part) for part in command], environment(driver))
+        env = environment(driver, cuda=module == "nccl_on_cupy")
+        output = run([str(part) for part in command], env)
         reports = []
         for rank in range(ranks):
             path = Path(folder) / f"{rank}.jsonl"

@@ -6,7 +6,12 @@ import pytest
 reason = nccl_session.reason_to_skip()
 pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
 
-MODULES = {"nccl_means": (1, 2, 4), "nccl_faults": (2, 3), "nccl_standings": (2, 3)}
+MODULES = {
+    "nccl_means": (1, 2, 4),
+    "nccl_faults": (2, 3),
+    "nccl_standings": (2, 3),
+    "nccl_on_cupy": (1, 2),
+}
 
 
 def _cases():

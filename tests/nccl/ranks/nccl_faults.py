@@ -9,6 +9,7 @@ import numpy as np
 from host_runtime import on_device
 from nccl_tools import (
     assert_means,
+    counted,
     faults,
     interrupt_in_nccl,
     model_on_device,
@@ -48,11 +49,6 @@ def assert_renewed(nccl):
     assert world().renew() is True
     for seed in (1, 2):
         assert_right(nccl, seed)
-
-
-def counted():
-    library = standin()
-    return library.inits(), library.aborts(), library.destroys()
 
 
 def check_interrupt_of_a_stuck_all_reduce(comm):

@@ -44,6 +44,12 @@ def on_gpus(name="pure_nccl", timeout=15.0, nccl=None, **options):
     return made
 
 
+def counted():
+    """Return how many communicators of NCCL this process made, aborted and destroyed."""
+    library = standin()
+    return library.inits(), library.aborts(), library.destroys()
+
+
 @contextmanager
 def faults():
     """Return the stand-in; without faults afterwards."""

@@ -6,7 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbmn.communicators import cuda_aware
 from nbmn.communicators.backend import Backend, HostBackend
+from nbmn.communicators.carriers import Carrier
 from nbmn.communicators.device_backend import DeviceBackend
 from nbmn.communicators.hierarchy import (
     DummyBackend,
@@ -14,6 +16,8 @@ from nbmn.communicators.hierarchy import (
     TwoDimensionalBackend,
 )
 from nbmn.communicators.link import Link
+from nbmn.communicators.mpi_carrier import MpiCarrier
+from nbmn.communicators.nccl_carrier import NcclCarrier
 from nbmn.communicators.topology import locate, occupancy
 from nbmn.communicators.window import SharedMemoryBackend
 from nbmn.gpu.runtime import Gpu
@@ -89,7 +93,13 @@ def build(world: World, link: Link, hosts: Sequence[Hashable], name: str, gpu: G
     anywhere = name in ("auto", "pure_nccl")
     kind = choose(hosts) if anywhere else name
     host, links = _on_host(world, link, hosts, kind, calibrate=name == "auto")
-    backend = DeviceBackend(link, host, gpu, nccl=anywhere)
+    carrier: Carrier | None = None
+    if anywhere:
+        carrier = NcclCarrier(link, gpu)
+    elif name in ("flat", "naive") and len(set(hosts)) == 1:
+        # What is tried on one host says nothing of several.
+        carrier = MpiCarrier(link, gpu, cuda_aware.refusal)
+    backend = DeviceBackend(link, host, gpu.runtime, carrier)
     return Composition(name if name == "pure_nccl" else kind, backend, backend, gpu, links)
 
 

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from nbmn.communicators import objects
 from nbmn.communicators.backend import Backend, MeanRequest
-from nbmn.communicators.errors import MismatchError
+from nbmn.communicators.carriers import Carrier
+from nbmn.communicators.device_means import DeviceMeans, Packed
 from nbmn.communicators.link import Link
-from nbmn.communicators.nccl_backend import NcclMeans
 from nbmn.communicators.parameters import Table
 from nbmn.communicators.staging import StagedMeans
-from nbmn.communicators.topology import host_identity
-from nbmn.gpu.identity import Identity, identify, odd_ones, reason_to_stage
-from nbmn.gpu.runtime import Gpu
+from nbmn.gpu.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +36,22 @@ class DeviceBackend:
         The ranks.
     host
         Does all that is done in host memory.
-    gpu
-        By what devices are used; not touched before there are gradients on one.
-    nccl
-        Try NCCL; otherwise gradients go through host memory always.
+    runtime
+        The devices'; not touched before there are gradients on one.
+    carrier
+        Adds up on the devices, where it can; without one all goes through host memory.
     """
 
-    def __init__(self, link: Link, host: Backend, gpu: Gpu, *, nccl: bool) -> None:
+    def __init__(
+        self, link: Link, host: Backend, runtime: Runtime, carrier: Carrier | None = None
+    ) -> None:
         self._link = link
         self._host = host
-        self._gpu = gpu
-        self._staged = StagedMeans(link, host, gpu.runtime)
-        self._nccl = NcclMeans(link, gpu) if nccl else None
-        self._met: int | None = None
+        self._staged = StagedMeans(link, host, runtime)
+        self._direct = None if carrier is None else DeviceMeans(link, runtime, carrier)
+        self._settled: int | None = None
         self.refusal: str | None = None
-        """Why gradients on GPUs go through host memory instead of NCCL, or None."""
-
-    @property
-    def host(self) -> Backend:
-        """What does all that is done in host memory."""
-        return self._host
+        """Why what is on GPUs goes through host memory nevertheless, or None."""
 
     def buffer(self, dtype: np.dtype, size: int) -> np.ndarray:
         """See :class:`Backend`; host memory."""
@@ -73,23 +66,18 @@ class DeviceBackend:
         self._host.bcast(values, root)
 
     def sum_on_device(self, arrays: Sequence[Any]) -> list[Any] | None:
-        """Return the sums of arrays that are on GPUs on all ranks; collective.
-
-        All ranks give arrays of the same shapes and dtypes. None, on all ranks, if they
-        must go through host memory.
-        """
-        nccl = self._nccl
-        if nccl is None or not nccl.sums({array.dtype for array in arrays}):
+        """See :class:`Backend`."""
+        direct = self._direct
+        if direct is None or not direct.can_add(arrays):
             return None
-        self._meet(nccl, arrays)
-        return None if self.refusal is not None else nccl.sum(arrays)
+        return direct.sum(arrays) if self._goes_directly(direct, arrays) else None
 
     def prepare(self, request: MeanRequest) -> Any:
         """See :class:`Backend`."""
         places = {entry.on_device for entry in request.table if entry.present}
         if True not in places:
             return self._host.prepare(request)
-        way = self._staged if self._nccl is None or self.refusal is not None else self._nccl
+        way = self._staged if self._direct is None or self.refusal else self._direct
         if False not in places:
             return _Parts(way.prepare(request), None)
         device, host = _split(request, True), _split(request, False)
@@ -107,55 +95,34 @@ class DeviceBackend:
 
     def close(self) -> None:
         """See :class:`Backend`."""
-        if self._nccl is not None:
-            self._nccl.close()
-        self._staged.close()
-        self._host.close()
-        self._met = None
+        for way in (self._direct, self._staged, self._host):
+            if way is not None:
+                way.close()
+        self._settled = None
 
     def _mean_on_device(self, prepared: Any) -> list[Any]:
-        nccl = self._nccl
-        if nccl is None or (self.refusal is not None and self._met == self._link.generation):
-            return self._staged.mean(prepared)
+        direct = self._direct
         request: MeanRequest = prepared.request
-        self._meet(nccl, request.arrays)
-        if self.refusal is None:
-            return nccl.mean(prepared if nccl.prepared(prepared) else nccl.prepare(request))
-        return self._staged.mean(self._staged.prepare(request))
+        # What was prepared for the other way was so before ranks had met, or renewed.
+        packed = isinstance(prepared, Packed)
+        if direct is not None and self._goes_directly(direct, request.arrays):
+            return direct.mean(prepared if packed else direct.prepare(request))
+        return self._staged.mean(self._staged.prepare(request) if packed else prepared)
 
-    def _meet(self, nccl: NcclMeans, arrays: Sequence[Any]) -> None:
-        """Settle which way gradients go; collective, does nothing if it is settled.
-
-        Raises
-        ------
-        MismatchError
-            On all ranks: they have different versions of NCCL or CuPy.
-        NcclError
-            On all ranks: NCCL did not start.
-        """
+    def _goes_directly(self, direct: DeviceMeans, arrays: Sequence[Any]) -> bool:
+        """Say which way what is on GPUs goes; collective until that is settled."""
         generation = self._link.generation
-        if self._met == generation:
-            return
-        device = nccl.device_of(arrays)
-        mine = identify(self._gpu, host_identity(), device)
-        told: list[tuple[Identity, Any]] = objects.allgather(
-            self._link, (mine, nccl.standing(device))
-        )
-        identities = [identity for identity, _ in told]
-        refusal = reason_to_stage(identities)
-        odd = None if refusal is not None else odd_ones(identities)
-        if odd is not None:
-            raise MismatchError(odd)
-        if refusal is None:
-            nccl.start(device, [standing for _, standing in told])
-        elif self.refusal is None and self._link.rank == 0:
-            warnings.warn(
-                f"gradients on GPUs are averaged through host memory, not by NCCL: {refusal}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        self.refusal = refusal
-        self._met = generation
+        if self._settled != generation:
+            refusal = direct.settle(arrays)
+            if refusal is not None and self.refusal is None and self._link.rank == 0:
+                warnings.warn(
+                    f"what is on GPUs is added up in host memory: {refusal}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self.refusal = refusal
+            self._settled = generation
+        return self.refusal is None
 
 
 def _split(request: MeanRequest, on_device: bool) -> MeanRequest:

@@ -43,8 +43,9 @@ def create_communicator(
         NCCL or no GPU.
 
     With all but ``dummy``, what is on GPUs and cannot go by NCCL (because two ranks use one GPU,
-    say) is packed there and copied through host memory as a whole. With ``auto`` and ``pure_nccl``,
-    sums of arrays go the same way as gradients.
+    say) is packed there and copied through host memory as a whole; with ``naive`` and ``flat`` on
+    one host only if MPI cannot be given such memory, which is tried in processes of its own. With
+    these, ``auto`` and ``pure_nccl``, sums of arrays go the same way as gradients.
 
     Parameters
     ----------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,6 +166,15 @@ class Link:
             if why is not None:
                 raise CollectiveTimeoutError(f"rank {self.rank} {why}")
             why = self._peers.deadlock(self)
+
+    @contextmanager
+    def patience(self, seconds: float) -> Iterator[None]:
+        """While it is entered, wait so long for the other ranks, who have something to do first."""
+        before, self.timeout = self.timeout, seconds
+        try:
+            yield
+        finally:
+            self.timeout = before
 
     def run(self, begin: Callable[[Any], Any], *buffers: Any) -> None:
         """Run one collective."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from nbmn.communicators import transport
-from nbmn.communicators.arrays import on_device, summing_dtype
 from nbmn.communicators.backend import Backend, MeanRequest
+from nbmn.communicators.carriers import device_of, on_host, plan
 from nbmn.communicators.link import Link
-from nbmn.communicators.parameters import BFLOAT16, Entry, Packing, Table, lay_out
-from nbmn.gpu.packing import as_dtype, pack, unpack
+from nbmn.communicators.parameters import Entry, Packing, Table
+from nbmn.gpu.packing import pack, unpack
 from nbmn.gpu.runtime import Event, Runtime
 
 
@@ -45,9 +44,8 @@ class StagedMeans:
     def prepare(self, request: MeanRequest) -> _Prepared:
         """Begin to copy gradients to the host; local, does not wait."""
         runtime = self._runtime
-        packings = _plan(request.table, request.wire)
-        first = next((a for a in request.arrays if a is not None and on_device(a)), None)
-        device = runtime.current_device() if first is None else runtime.device_of(first)
+        packings = plan(on_host, request.table, request.wire)
+        device = device_of(request.arrays, runtime)
         buffers, copies = [], []
         with runtime.on(device):
             for packing in packings:
@@ -99,19 +97,6 @@ class StagedMeans:
             held = self._runtime.pinned(packing.size, packing.dtype)
             self._pinned[packing.dtype.str] = held
         return held[: packing.size]
-
-
-@functools.lru_cache(maxsize=64)
-def _plan(table: Table, wire: str | None) -> tuple[Packing, ...]:
-    rounded = None if wire is None else as_dtype(wire)
-
-    def travelling(own: np.dtype) -> np.dtype:
-        if rounded is None or own.kind != "f":
-            return summing_dtype(own)
-        # The host cannot add bfloat16.
-        return np.dtype(np.float32) if rounded.name == BFLOAT16 else summing_dtype(rounded)
-
-    return lay_out(table, travelling)
 
 
 def _flat(prepared: _Prepared) -> Table:

@@ -84,6 +84,7 @@ def environment(driver: str = "cupy", *, cuda: bool = False) -> dict[str, str]:
         "NBMN_NCCL_STANDIN": str(path.parent),
         "NBMN_NCCL_STANDIN_LIBRARY": str(path),
         "NBMN_NCCL_DRIVER": driver,
+        "XDG_CACHE_HOME": str(path.parent),
         "PYTHONPATH": ":".join(map(str, (RANKS, DRIVER.parent, TESTS / "cupy", TESTS / "unit"))),
         "OMP_NUM_THREADS": "1",
     }

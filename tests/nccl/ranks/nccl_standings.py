@@ -1,14 +1,19 @@
 """What ranks tell each other before NCCL starts, and what they do where it cannot."""
 
+import os
+import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 from host_runtime import DeviceArray, on_device
 from nccl_tools import assert_means, driver, model_on_device, on_gpus, params, standin
-from rank_tools import raises
+from rank_tools import interrupt_when_waiting, raises
 
 import nbmn
-from nbmn.communicators import MismatchError
+from nbmn.communicators import MismatchError, cuda_aware, world
+from nbmn.communicators.device_backend import DeviceBackend
+from nbmn.communicators.mpi_carrier import MpiCarrier
 
 
 def check_two_ranks_on_one_gpu_are_staged(comm):
@@ -160,3 +165,79 @@ def check_driver_says_what_is_wrong(comm):
     assert api.version() == 22707
     with raises(RuntimeError, "NCCL", "invalid argument"):
         api.init(2, api.unique_id(), 5)
+
+
+def through_mpi(refusal=None):
+    """Return a communicator whose MPI takes memory of devices, or does not."""
+    made = on_gpus("flat")
+    runtime = made._parts.gpu.runtime
+    carrier = MpiCarrier(made._link, made._parts.gpu, lambda: refusal)
+    backend = DeviceBackend(made._link, made._parts.gradients._host, runtime, carrier)
+    made._parts = replace(made._parts, gradients=backend, arrays=backend)
+    return made, runtime
+
+
+def check_mpi_that_takes_memory_of_devices(comm):
+    direct, runtime = through_mpi()
+    for seed, dtype in enumerate(["float32", "float64", "float16"]):
+        model, means = model_on_device(direct, dtype, seed)
+        direct.multi_node_mean_grad(model)
+        assert_means(model, means, 1e-3 if dtype == "float16" else 1e-6)
+    for wire, tolerance in [("float16", 2e-3), ("bfloat16", 2e-2)]:
+        direct.set_config("allreduce_grad_dtype", wire)
+        model, means = model_on_device(direct, "float32", 7)
+        direct.multi_node_mean_grad(model)
+        assert_means(model, means, tolerance)
+    total = direct.allreduce(on_device(np.arange(5) + direct.rank, "int16"))
+    expected = direct.size * np.arange(5) + sum(range(direct.size))
+    np.testing.assert_array_equal(np.asarray(total), expected)
+    assert (runtime.downloads, runtime.uploads) == (0, 0)
+
+
+def check_mpi_that_does_not_is_said_once(comm):
+    staged, runtime = through_mpi("MPI given memory of GPUs died of signal 11")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seed in range(3):
+            model, means = model_on_device(staged, "float32", seed)
+            staged.multi_node_mean_grad(model)
+            assert_means(model, means)
+    assert len([w for w in caught if "died of signal 11" in str(w.message)]) == (comm.rank == 0)
+    assert runtime.uploads == 3
+
+
+def check_interrupted_mpi_on_devices_is_renewed(comm):
+    direct, _ = through_mpi()
+    model, means = model_on_device(direct)
+    direct.multi_node_mean_grad(model)
+    if comm.rank == 0:
+        watcher = interrupt_when_waiting("allreduce")
+        with raises(KeyboardInterrupt):
+            direct.allreduce(on_device(np.ones(3)))
+        watcher.join()
+    assert world().renew() is True
+    model, means = model_on_device(direct, seed=3)
+    direct.multi_node_mean_grad(model)
+    assert_means(model, means)
+
+
+def check_a_proof_runs_from_within_a_job(comm):
+    """With NumPy's memory, which any MPI takes; two ranks more, that belong to another job."""
+    text = """
+import numpy
+from mpi4py import MPI
+from nbmn.communicators.cuda_aware import say_proved
+from nbmn.communicators.cuda_aware_proof import prove
+assert MPI.COMM_WORLD.Get_size() == 2
+if prove(MPI.COMM_WORLD, numpy) and MPI.COMM_WORLD.Get_rank() == 0:
+    say_proved()
+"""
+    if comm.rank == 0:
+        launcher = cuda_aware._launcher()
+        command = [launcher, *cuda_aware._options(launcher), "-n", "2", sys.executable, "-c", text]
+        environment = cuda_aware.outside_of_jobs(os.environ)
+        assert cuda_aware.prove(command, environment) == cuda_aware.Finding(None)
+        assert "ended with status" in cuda_aware.refusal()  # there is no GPU to prove it with
+    comm.timeout = 60.0
+    comm.barrier()
+    comm.timeout = 15.0

@@ -101,7 +101,7 @@ def assert_means(model, means, rtol=1e-6):
 
 
 def nccl_of(comm):
-    return comm._parts.gradients._nccl
+    return comm._parts.gradients._direct.carrier
 
 
 def interrupt_in_nccl(comm, seen=None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -39,6 +40,26 @@ def drivers() -> list[str]:
     """Return the drivers of NCCL that are installed."""
     found = {"cupy": "cupy_backends", "nccl4py": "nccl.bindings"}
     return [name for name, package in found.items() if _has(package)]
+
+
+def missing(module: str, driver: str) -> str | None:
+    """Return what a module's checks need and is not installed, or None."""
+    needed = {"cupy_backends": "CuPy: nbmn[cuda13]", "ml_dtypes": "ml_dtypes"}
+    if driver == "nccl4py":
+        needed["nccl.bindings"] = "nccl4py"
+    if module == "nccl_on_cupy" and not _nvrtc():
+        return "nvidia-cuda-nvrtc"
+    if module == "nccl_on_cupy" and shutil.which("g++") is None:
+        return "g++"
+    return next((name for package, name in needed.items() if not _has(package)), None)
+
+
+def _nvrtc() -> bool:
+    try:
+        importlib.metadata.distribution("nvidia-cuda-nvrtc")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _has(package: str) -> bool:

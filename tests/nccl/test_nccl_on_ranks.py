@@ -16,14 +16,16 @@ MODULES = {
 
 def _cases():
     for module, sizes in MODULES.items():
+        drivers = nccl_session.drivers() or ["cupy"]
         for check in nccl_session.checks(module):
             for ranks in sizes:
-                for driver in nccl_session.drivers() or ["cupy"]:
+                for driver in drivers[:1] if module == "nccl_on_cupy" else drivers:
                     yield module, check, ranks, driver
 
 
 @pytest.mark.parametrize(("module", "check", "ranks", "driver"), list(_cases()))
 def test_on_ranks(module, check, ranks, driver):
-    if driver not in nccl_session.drivers():
-        pytest.skip("needs CuPy: install nbmn[cuda13]")
+    missing = nccl_session.missing(module, driver)
+    if missing:
+        pytest.skip(f"needs {missing}")
     nccl_session.verify(module, check, ranks, driver)

@@ -1,7 +1,7 @@
 """Numbers that users give as numpy.float64, which since NEP 50 widen what they meet.
 
-``numpy.logspace``, ``numpy.mean`` and configuration files yield them. Where Chainer computes with
-such a number, arrays of float32 became float64, on CuPy 14 as on NumPy 2, and gradients were refused.
+``numpy.logspace`` and ``numpy.mean`` yield them. Where Chainer computes with one, arrays of float32
+became float64, on CuPy 14 as on NumPy 2, and their gradients were refused.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ _kept: list = []
 
 
 def answer(module: ModuleType) -> None:
-    """Have the calls of a module of CuPy's answered here, for those who import it from C or Python."""
+    """Have the calls of a module of CuPy's answered here, whether they come from C or Python."""
     for name, capsule in module.__pyx_capi__.items():
         signature = _api.PyCapsule_GetName(capsule)
         matched = re.fullmatch(r"(.*?) ?\((.*)\)", signature.decode())
@@ -135,9 +135,9 @@ def answer(module: ModuleType) -> None:
         else:
             continue
         arguments = [TYPES.get(a, ctypes.c_void_p) for a in matched[2].split(", ") if a != "void"]
-        skipped = sum("__pyx" in a for a in matched[2].split(", "))
+        count = sum("__pyx" not in a for a in matched[2].split(", "))
 
-        def call(*args, called=called, result=result, count=len(arguments) - skipped):
+        def call(*args, called=called, result=result, count=count):
             got = called(*args[:count])
             return got if result is ctypes.py_object or got is not None else 0
 

@@ -10,7 +10,7 @@ MAKERS = {"elementwise": 3, "reduce": 6, "raw": 1}
 
 
 def declared(package: Path) -> dict[str, str]:
-    """Map the places that declare kernels, as ``chainer/utils/conv.py:103``, to the kernels' names."""
+    """Map the places that declare kernels to their names: ``chainer/utils/conv.py:103``."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

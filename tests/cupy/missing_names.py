@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-import device_standin  # noqa: F401 - before CuPy
+import device_standin  # noqa: F401 - CuPy finds no device otherwise
 import names_used
 import numpy as np
 

@@ -78,8 +78,15 @@ def _aliases(tree: ast.AST, file: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in ("cupy", "cupyx"):
-                    yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("cupy", "cupyx"):
+                    yield (
+                        (alias.asname, alias.name)
+                        if alias.asname
+                        else (alias.name.split(".")[0],) * 2
+                    )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
+            "cupy",
+            "cupyx",
+        ):
             for alias in node.names:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:

@@ -18,7 +18,7 @@ STUBBED = ("libcublas", "libcurand", "libcusolver", "libcusparse", "libcufft")
 
 
 def build(folder: Path) -> None:
-    """Compile into `folder` all libraries that the installed CuPy wants, of functions that return 0."""
+    """Compile the libraries that the installed CuPy wants, of functions that return 0."""
     wanted: defaultdict[str, set[str]] = defaultdict(set)
     for module in modules():
         listed = subprocess.run(

@@ -15,6 +15,8 @@ from nbmn.gpu.memory import Block, Child, Root
 _FRAMEWORK = ("IPython", "ipykernel", "ipyparallel", "nbmn.engine", "asyncio", "contextlib")
 _SHELLS = ("In", "get_ipython", "exit", "quit", "open")
 _CONTAINERS = (list, tuple, dict, set)
+ROUNDING = 512
+"""Bytes; CuPy's pool gives memory in multiples of it."""
 _ATTRIBUTES = {"_grad": "gradients", "_grad_var": "gradients"}
 
 
@@ -60,7 +62,7 @@ def host_block(item: Any) -> Block | None:
     while issubclass(type(whole.base), np.ndarray):
         whole = whole.base
     nbytes = 0 if issubclass(type(whole), np.memmap) else whole.nbytes
-    return Block(id(whole), nbytes, described(item))
+    return Block(id(whole), nbytes, described(item, nbytes))
 
 
 class GpuBlocks:
@@ -75,12 +77,13 @@ class GpuBlocks:
             return None
         memory = item.data.mem
         nbytes = memory.size if memory.device_id == self._device else 0
-        return Block(memory.ptr, nbytes, described(item))
+        return Block(memory.ptr, nbytes, described(item, nbytes))
 
 
-def described(array: Any) -> str:
-    """``float32 64×3×224×224``."""
-    return f"{array.dtype} {'×'.join(map(str, array.shape))}".strip()
+def described(array: Any, nbytes: int) -> str:
+    """``float32 64×3×224×224``; says so if the array keeps more than it shows."""
+    words = f"{array.dtype} {'×'.join(map(str, array.shape))}".strip()
+    return words if nbytes - array.nbytes < ROUNDING else f"by a view: {words}"
 
 
 def chainer_parts(item: Any) -> Sequence[Child] | None:

@@ -34,6 +34,7 @@ def test_arrays_count_once_and_as_what_they_lie_in():
     assert held({"x": x, "same": x, "view": x[:7].reshape(7, 1)}) == {("x", ""): 8 * KIB}
     # A view keeps all of it.
     assert held({"view": x[:1]}) == {("view", ""): 8 * KIB}
+    assert [h.what for h in holders([Root("v", x[:1])], host_block)] == ["by a view: uint8 1"]
     assert held({"x": array(2), "y": array(3)}) == {("y", ""): 3 * KIB, ("x", ""): 2 * KIB}
 
 

@@ -172,7 +172,7 @@ def prepare(link: Link, backend: Backend, gradients: Gradients, terms: Terms) ->
         return Prepared(error=gradients.error)
     try:
         return Prepared(backend.prepare(_request(link, gradients, terms, gradients.table)))
-    except (AttributeError, TypeError, ValueError, ImportError) as error:
+    except (AttributeError, TypeError, ValueError, ImportError, MemoryError) as error:
         return Prepared(error=error)
 
 

@@ -37,6 +37,7 @@ from nbmn.gpu.runtime import Event, Gpu
 START = 120.0
 """Seconds that NCCL gets to start, unless the communicator's timeout is shorter."""
 
+_CHECK = 1e-3  # seconds between questions to NCCL
 _LOOK = 1.0  # seconds between looks at where the other ranks are
 _GRACE = 5.0  # seconds that NCCL gets to let go of a communicator
 _NAME = b"\0"
@@ -87,6 +88,7 @@ class NcclCarrier:
         """Replace each buffer by its sum over ranks; collective."""
         channel, link, runtime = self._channel, self._link, self._gpu.runtime
         assert channel is not None
+        link.ledger.traffic += sum(buffer.nbytes for _, buffer in buffers)  # for the recorder
         try:
             if channel.device != device:
                 raise NcclError(
@@ -186,14 +188,17 @@ class NcclCarrier:
 
     def _wait(self, channel: Channel, test: Callable[[], bool]) -> None:
         """Wait until ``test`` is true, while NCCL and the other ranks are well."""
+        next_check = 0.0
         next_look = time.monotonic() + _LOOK
 
         def over() -> bool:
-            nonlocal next_look
+            nonlocal next_check, next_look
             if test():
                 return True
-            channel.check()
             now = time.monotonic()
+            if now > next_check:
+                next_check = now + _CHECK
+                channel.check()
             if now > next_look:
                 next_look = now + _LOOK
                 gone = self._link.departed()

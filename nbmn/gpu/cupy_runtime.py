@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,11 +53,28 @@ class CupyRuntime:
         """Return the number of the device on which an array lies."""
         return array.device.id
 
-    def on(self, device: int) -> AbstractContextManager[Any]:
-        """Make this thread use a device while the context is entered."""
+    def use(self, device: int) -> None:
+        """Make this thread use a device from now on."""
         from cupy.cuda import Device
 
-        return Device(device)
+        Device(device).use()
+
+    @contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """Make this thread use a device while the context is entered; others than the main one
+        stay with it."""
+        before = self.current_device()
+        if before == device:
+            yield
+            return
+        self.use(device)
+        try:
+            yield
+        finally:
+            # New threads are on device 0 without having used it, and going back there
+            # would take hundreds of megabytes of it, for each rank of the host.
+            if threading.current_thread() is threading.main_thread():
+                self.use(before)
 
     def empty(self, size: int, dtype: np.dtype) -> cupy.ndarray:
         """Return a flat array on this thread's device; of uint16 for bfloat16."""

@@ -84,38 +84,37 @@ class Channel:
             return self.started
 
         def end() -> None:
-            with self._gpu.runtime.on(self.device):
-                getattr(comm, way)()
+            self._gpu.runtime.use(self.device)
+            getattr(comm, way)()
             del held[:]
 
         held = [keep]
         return aside(end, f"nbmn-nccl-{way}")
 
     def _start(self, size: int, unique_id: bytes, rank: int) -> None:
-        with self._gpu.runtime.on(self.device):
-            comm = self._gpu.nccl.init(size, unique_id, rank)
-            self._stream = self._gpu.runtime.stream()
-            with self._ending:
-                self._comm = comm
-                too_late = self._ended
-            if too_late:
-                comm.abort()
-                return
-            self._settle()
+        self._gpu.runtime.use(self.device)
+        comm = self._gpu.nccl.init(size, unique_id, rank)
+        self._stream = self._gpu.runtime.stream()
+        with self._ending:
+            self._comm = comm
+            too_late = self._ended
+        if too_late:
+            comm.abort()
+            return
+        self._settle()
 
     def _enqueue(self, ready: Event, calls: Callable[[NcclComm, int], None]) -> Event:
         runtime, nccl, comm = self._gpu.runtime, self._gpu.nccl, self._comm
-        with runtime.on(self.device):
-            runtime.hold(self._stream, ready)
-            if comm is None or self._ended:
-                raise RuntimeError("this communicator of NCCL was given up")
-            nccl.group_start()
-            try:
-                calls(comm, runtime.handle(self._stream))
-            finally:
-                nccl.group_end()
-            self._settle()
-            return runtime.record(self._stream)
+        runtime.hold(self._stream, ready)
+        if comm is None or self._ended:
+            raise RuntimeError("this communicator of NCCL was given up")
+        nccl.group_start()
+        try:
+            calls(comm, runtime.handle(self._stream))
+        finally:
+            nccl.group_end()
+        self._settle()
+        return runtime.record(self._stream)
 
     def _settle(self) -> None:
         """Wait until a driver that does not block has done what it was asked."""

@@ -21,6 +21,13 @@ def _nccl() -> ModuleType:
     return nccl
 
 
+@functools.cache
+def _takes_tuples() -> bool:
+    import cupy
+
+    return int(cupy.__version__.partition(".")[0]) < 14
+
+
 class CupyNccl:
     """See :class:`~nbmn.gpu.nccl.NcclApi`. Communicators block while they are made."""
 
@@ -54,7 +61,7 @@ class CupyNccl:
         # threads and the device may be gone. So it is kept for ever, unless it is given up here.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
         given: Any = unique_id
-        if isinstance(_nccl().get_unique_id(), tuple):
+        if _takes_tuples():
             given = tuple(n - 256 if n > 127 else n for n in unique_id)
         _call(comm.__init__, size, given, rank)
         return CupyComm(comm)

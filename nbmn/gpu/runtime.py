@@ -38,6 +38,9 @@ class Runtime(Protocol):
     def device_of(self, array: Any) -> int:
         """Return the number of the device on which an array lies."""
 
+    def use(self, device: int) -> None:
+        """Make this thread use a device from now on."""
+
     def on(self, device: int) -> AbstractContextManager[Any]:
         """Make this thread use a device while the context is entered."""
 

@@ -176,6 +176,13 @@ def check_configuration(comm):
         nbmn.create_communicator(allreduce_grad_dtype="int8")
 
 
+def check_bfloat16_is_for_gpus(comm):
+    with raises(ValueError, "bfloat16"):  # that it needs ml_dtypes, or that this is no GPU
+        other = nbmn.create_communicator(allreduce_grad_dtype="bfloat16")
+        other.multi_node_mean_grad(gradients(comm)[0])
+    comm.barrier()
+
+
 def check_grad_dtype(comm):
     """Contributions are rounded, their sum is not: 1 + 2**-12 is 1 in float16."""
     for hosts, name in [("xxxx", n) for n in NAMES if n not in ("pure_nccl", "dummy")] + [

@@ -88,6 +88,9 @@ class HostRuntime:
         assert isinstance(array, DeviceArray)
         return 0
 
+    def use(self, device):
+        assert device == 0
+
     @contextlib.contextmanager
     def on(self, device):
         self.on_threads.add(threading.current_thread().name)

@@ -33,7 +33,7 @@ def test_ranks_tell_what_held_their_memory(two: Notebook) -> None:
     two.check(
         "%%mn -o kept\nimport sys\ntrace, names = sys.last_value.__traceback__, []\n"
         "while trace is not None:\n"
-        "    names += [trace.tb_frame.f_locals] * (trace.tb_frame.f_code.co_name == 'load')\n"
+        "    names += [dict(trace.tb_frame.f_locals)] * (trace.tb_frame.f_code.co_name == 'load')\n"
         "    trace = trace.tb_next\n"
         "names"
     )

@@ -243,8 +243,10 @@ def _start_time(pid: int) -> int | None:
         if Path("/proc/self/stat").exists():
             return None
     else:
-        # The name, in parentheses, may contain anything.
-        return int(text.rpartition(")")[2].split()[19])
+        # The name, in parentheses, may contain anything. What has ended stays listed until its
+        # parent has asked how.
+        state, *rest = text.rpartition(")")[2].split()
+        return None if state in "ZX" else int(rest[18])
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

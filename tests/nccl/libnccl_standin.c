@@ -85,6 +85,15 @@ EXPORT int standin_aborts(void) { return aborts; }
 EXPORT int standin_destroys(void) { return destroys; }
 EXPORT int standin_operations(void) { return operations; }
 
+/* What happened until the very end, where Python can no longer say it. */
+__attribute__((destructor)) static void report(void) {
+  const char *path = getenv("NBMN_NCCL_STANDIN_REPORT");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%d %d %d\n", inits, aborts, destroys);
+  fclose(file);
+}
+
 /* Arithmetic */
 
 static size_t size_of(int type) {

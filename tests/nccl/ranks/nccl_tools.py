@@ -104,8 +104,8 @@ def nccl_of(comm):
     return comm._parts.gradients._direct.carrier
 
 
-def interrupt_in_nccl(comm, seen=None):
-    """Send this process SIGINT when it has enqueued something and waits for that."""
+def interrupt_in_nccl(comm, seen=None, number=signal.SIGINT):
+    """Send this process a signal when it has enqueued something and waits for that."""
     channel = nccl_of(comm)._channel
     before = channel.operations
 
@@ -116,7 +116,7 @@ def interrupt_in_nccl(comm, seen=None):
                 time.sleep(0.05)  # by then it is in the wait, rather than on the way there
                 if seen is not None:
                     seen.append(time.monotonic())
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
                 return
             time.sleep(0.002)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -146,7 +147,11 @@ def require_array(x: Any, within: str = "") -> None:
 
 def on_device(x: Any) -> bool:
     """Say whether ``x`` is a CuPy array, or what can be used like one."""
-    kind = type(x)
+    return _of_device(type(x))
+
+
+@functools.lru_cache(maxsize=64)
+def _of_device(kind: type) -> bool:
     return hasattr(kind, "__cuda_array_interface__") and hasattr(kind, "get")
 
 

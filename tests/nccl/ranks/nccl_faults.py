@@ -291,6 +291,39 @@ def check_double_buffering(comm):
     assert standin().operations() == operations + 8
 
 
+def check_interrupt_of_double_buffering(comm):
+    nccl = started()
+    model, _ = model_on_device(nccl, "float32", shapes=((4, 3),))
+    optimizer = nbmn.create_multi_node_optimizer(
+        chainer.optimizers.SGD(0.1), nccl, double_buffering=True
+    )
+    optimizer.setup(model)
+
+    def update():
+        model.p0.grad = on_device(np.full((4, 3), 1 + nccl.rank), "float32")
+        optimizer.update()
+
+    update()
+    aborts = standin().aborts()
+    with faults() as fault:
+        fault.block(nccl.rank == 0)
+        seen = []
+        watcher = interrupt_when_waiting("finish_mean_grad", seen)
+        with raises(KeyboardInterrupt):
+            update()
+            update()
+        assert time.monotonic() - seen[0][1] < AT_ONCE
+        watcher.join()
+        wait(lambda: standin().aborts() == aborts + 1, 5.0, "the abort")
+    assert world().renew() is True
+    before = np.array(model.p0.array)
+    update()
+    update()
+    optimizer.flush()
+    mean = 1 + (nccl.size - 1) / 2
+    np.testing.assert_allclose(np.asarray(model.p0.array), before - 0.1 * 2 * mean, rtol=1e-5)
+
+
 def check_random_interrupts(comm):
     nccl = started()
     interrupter = Interrupter()

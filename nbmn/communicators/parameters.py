@@ -69,7 +69,8 @@ def read_grads(params: Sequence[tuple[str, Parameter]], zero_fill: bool) -> tupl
             grad = param.grad
             arrays.append(grad)
             present = zero_fill or grad is not None
-            entries.append(new(Entry, (name, value.shape, value.dtype.str, present)))
+            fields = (name, value.shape, value.dtype.str, present, on_device(value))
+            entries.append(new(Entry, fields))
     return arrays, tuple(entries)
 
 

@@ -160,13 +160,13 @@ def left(mine: Entry, told: Sequence[Entry], now: float) -> bool:
         entry.link == mine.link
         and entry.number == mine.number
         and entry.end is not None
-        and now - entry.end > _TRANSFER
+        and now - entry.end > TRANSFER
         for entry in told
     )
 
 
-_TRANSFER = 2.0
-"""Seconds from the end of a collective on one rank to that on the last."""
+TRANSFER = 5.0
+"""Seconds from the end of a collective on one rank to that on the last, at most."""
 
 
 def _meet(one: Entry, other: Entry) -> bool:

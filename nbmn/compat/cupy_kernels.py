@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from types import ModuleType
 
 import numpy as np
@@ -12,7 +13,7 @@ from nbmn.compat.repair import Repair, StandIn, seeing
 
 
 def _cupy_is_installed() -> bool:
-    return importlib.util.find_spec("cupy") is not None
+    return "cupy" in sys.modules or importlib.util.find_spec("cupy") is not None
 
 
 def _cuda(module: ModuleType) -> None:

@@ -9,11 +9,14 @@ from collections import defaultdict
 from pathlib import Path
 
 BESIDES = ("libcublasLt", "libnvJitLink")  # loaded by name, in cuBLAS' version
-SIZES = {  # functions that tell the size of a workspace, and at which argument
-    **{f"{name}_bufferSize": 6 for name in ("potrf", "getrf", "geqrf")},
-    **{f"{name}_bufferSize": 8 for name in ("orgqr", "ungqr", "syevd", "heevd")},
-    "gesvd_bufferSize": 4,
+SIZES = {  # functions of cuSOLVER that tell sizes of workspaces: at which arguments, of what type
+    "Xsyevd": ((12, 13), "long"),
+    **{kind + name: ((6,), "int") for kind in "SDCZ" for name in ("potrf", "getrf", "geqrf")},
+    **{kind + name: ((8,), "int") for kind in "SD" for name in ("orgqr", "syevd")},
+    **{kind + name: ((8,), "int") for kind in "CZ" for name in ("ungqr", "heevd")},
+    **{kind + "gesvd": ((4,), "int") for kind in "SDCZ"},
 }
+SIZE = "_bufferSize"
 STUBBED = ("libcublas", "libcurand", "libcusolver", "libcusparse", "libcufft")
 
 
@@ -55,11 +58,14 @@ def compile_library(folder: Path, name: str, symbols: set[str]) -> None:
 
 
 def function(symbol: str) -> str:
-    for name, position in SIZES.items():
-        if symbol.endswith(name):
-            before = ", ".join(f"long a{n}" for n in range(1, position))
-            return f"int {symbol}({before}, int* size) {{ *size = 1; return 0; }}\n"
-    return f"int {symbol}(void) {{ return 0; }}\n"
+    positions, kind = SIZES.get(symbol.removeprefix("cusolverDn").removesuffix(SIZE), ((), ""))
+    if not positions or not symbol.endswith(SIZE):
+        return f"int {symbol}(void) {{ return 0; }}\n"
+    arguments = ", ".join(
+        f"{kind}* a{n}" if n in positions else f"long a{n}" for n in range(1, max(positions) + 1)
+    )
+    told = " ".join(f"*a{n} = 1;" for n in positions)
+    return f"int {symbol}({arguments}) {{ {told} return 0; }}\n"
 
 
 if __name__ == "__main__":

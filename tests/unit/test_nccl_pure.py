@@ -161,8 +161,8 @@ def recorded(number, end=None, link=7):
     [
         ([recorded(3)], False),
         ([recorded(3, end=19.0)], False),  # it may have been faster
-        ([recorded(3, end=15.0)], True),
-        ([recorded(3, end=15.0), recorded(4)], True),
+        ([recorded(3, end=14.0)], True),
+        ([recorded(3, end=14.0), recorded(4)], True),
         ([recorded(2, end=11.0)], False),
         ([recorded(3, end=15.0, link=8)], False),
         ([], False),

@@ -21,9 +21,11 @@ from rank_tools import interrupt_when_waiting, raises
 from stress import Interrupter
 
 import nbmn
-from nbmn.communicators import BrokenCommunicatorError, CollectiveTimeoutError, world
+from nbmn.communicators import BrokenCommunicatorError, CollectiveTimeoutError, peers, world
 from nbmn.communicators.errors import CommunicatorError, NcclError
 from nbmn.communicators.waiting import wait
+
+peers.TRANSFER = 0.5  # here all is small
 
 AT_ONCE = 0.2
 """Seconds; 0.05 is what is wanted, where the machine has a core for each rank."""

@@ -77,10 +77,11 @@ def model_on_device(comm, dtype=np.float32, seed=0, missing=None, shapes=((3, 5)
                 by_rank[rank].append(None if absent else grad)
                 if rank == comm.rank and not absent:
                     param.grad = on_device(grad)
+    wide = np.result_type(dtype, np.float64)
     means = [
         None
         if all(grad is None for grad in grads)
-        else sum(0.0 if g is None else g.astype(np.float64) for g in grads) / comm.size
+        else sum(0.0 if g is None else g.astype(wide) for g in grads) / comm.size
         for grads in zip(*by_rank, strict=True)
     ]
     return model, means

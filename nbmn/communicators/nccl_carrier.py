@@ -78,7 +78,7 @@ class NcclCarrier:
         if refusal is None:
             odd = odd_ones(identities)
             if odd is not None:
-                raise MismatchError(odd)
+                raise MismatchError(f"{odd}; install the same on all hosts")
             standings = [standing for _, standing in told]
             if standings[0] is None or any(standing != standings[0] for standing in standings):
                 self._start(device)
@@ -239,4 +239,5 @@ def _not_started(told: Sequence[str | None]) -> str:
     lines = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(told) if text)
     fine = [str(rank) for rank, text in enumerate(told) if not text]
     others = f"; on rank{'s' * (len(fine) > 1)} {', '.join(fine)} it did" if fine else ""
-    return f"NCCL did not start: {lines}{others}"
+    remedy = "NCCL_DEBUG=INFO says what it tries; communicator 'flat' does without NCCL"
+    return f"NCCL did not start: {lines}{others}; {remedy}"

@@ -24,11 +24,14 @@ class Identity:
 
 def identify(gpu: Gpu, host: str, device: int) -> Identity:
     """Return the identity of this rank, on a device; local."""
-    problem = gpu.problem()
-    if problem is not None:
-        return Identity(host, problem=problem)
     runtime = gpu.runtime
-    return Identity(host, runtime.uuid(device), gpu.nccl.version(), runtime.version())
+    try:
+        problem = gpu.problem()
+        if problem is not None:
+            return Identity(host, problem=problem)
+        return Identity(host, runtime.uuid(device), gpu.nccl.version(), runtime.version())
+    except RuntimeError as error:  # of the device; the other ranks wait to be told
+        return Identity(host, problem=f"GPU {device} cannot be asked ({error})")
 
 
 def odd_ones(identities: Sequence[Identity]) -> str | None:

@@ -37,7 +37,7 @@ class NcclFailure(RuntimeError):
     """NCCL reported an error."""
 
     def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"NCCL: {text} (status {status})")
+        super().__init__(f"NCCL: {text} (status {status}; with NCCL_DEBUG=WARN it says more)")
         self.status = status
 
 

@@ -80,7 +80,7 @@ class Channel:
             comm = self._comm
         self._launcher.close()
         if comm is None:
-            # Ranks that have not met hold no handle yet: who waits for them will see to it.
+            # There is no handle before ranks have met: the thread gives up what it then gets.
             return self.started
 
         def end() -> None:

@@ -160,6 +160,15 @@ class Packing:
     spans: tuple[Span, ...]
 
 
+def check_wire(wire: str | None) -> None:
+    """Raise ValueError if host memory has no values of this dtype; local."""
+    if wire == BFLOAT16:
+        raise ValueError(
+            "allreduce_grad_dtype bfloat16 is for gradients on GPUs, and these are averaged in "
+            "host memory: set float16, float32 or None"
+        )
+
+
 @functools.lru_cache(maxsize=64)
 def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tuple[Packing, ...]:
     """Lay out the present parameters, one buffer per dtype; equal on all ranks.
@@ -178,11 +187,7 @@ def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tupl
     ValueError
         Host memory has no values of the dtype ``wire``.
     """
-    if wire == BFLOAT16:
-        raise ValueError(
-            "allreduce_grad_dtype bfloat16 is for gradients on GPUs, and these are averaged in "
-            "host memory: set float16, float32 or None"
-        )
+    check_wire(wire)
 
     def travelling(own: np.dtype) -> np.dtype:
         dtype = np.dtype(wire) if wire is not None and own.kind == "f" else own

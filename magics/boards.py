@@ -76,8 +76,9 @@ class RunArea:
             if self._board is not None:
                 return
             if not any(isinstance(record, (RunStarted, Step)) for record in self._waiting):
-                # Heartbeats alone open no board; the newest of each rank is enough.
-                self._waiting = list({record.rank: record for record in self._waiting}.values())
+                # These open no board; the newest of each rank and kind is enough.
+                newest = {(record.rank, type(record)): record for record in self._waiting}
+                self._waiting = list(newest.values())
                 return
             board = LiveBoard(
                 size=self._session.size,

@@ -65,6 +65,9 @@ class CellError:
     """The user's line, such as ``cell [12] line 3``; empty when unknown."""
     traceback: str = ""
     """Formatted, with ANSI colours."""
+    account: str = ""
+    """Where the memory was, of an error that says that there was too little; its first line is
+    a summary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,12 +187,35 @@ class Said:
     """Whether nothing comes after it."""
 
 
-Record = RunStarted | Step | RunEnded | Heartbeat | Stack | Timeline | Said
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """What a rank's GPU does; None, or nothing, where the driver does not tell."""
+
+    rank: int
+    run: str
+    time: float
+    used: int | None = None
+    """Bytes of its memory that are in use, whoever uses them."""
+    total: int | None = None
+    """Bytes of its memory."""
+    utilisation: int | None = None
+    """Percent of the last moment in which it computed anything."""
+    temperature: int | None = None
+    """Degrees Celsius."""
+    link: str = ""
+    """How it is connected, such as ``NVLink ×18``."""
+    slowed: str = ""
+    """Why it runs slower than it could: ``heat`` or ``power``."""
+    problem: str = ""
+    """Why nothing is known of it."""
+
+
+Record = RunStarted | Step | RunEnded | Heartbeat | Stack | Timeline | Said | GpuSample
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(RunStarted, Step, RunEnded, Heartbeat, Stack, Said, Timeline),
+        *(RunStarted, Step, RunEnded, Heartbeat, Stack, Said, Timeline, GpuSample),
         *(Wait, Frame, Span, Group),
     )
 }

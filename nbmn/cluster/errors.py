@@ -53,6 +53,9 @@ class Failure:
 
     ranks: tuple[int, ...]
     error: CellError
+    """The first one's."""
+    accounts: tuple[str, ...] = ()
+    """Where the memory was on each rank, where there was too little."""
 
 
 class RanksFailed(ClusterError):
@@ -72,7 +75,8 @@ class RanksFailed(ClusterError):
         self.failures = tuple(failures)
         self.diagnosis = diagnosis
         waited = "" if diagnosis is None else diagnosis.waited()
-        self._notes = [text for text in (waited, note) if text]
+        accounts = [line for failure in self.failures for line in _accounts(failure)]
+        self._notes = [*accounts, *(text for text in (waited, note) if text)]
         super().__init__("\n".join([*map(_headline, self.failures), *self._notes]))
 
     def _render_traceback_(self) -> list[str]:
@@ -115,7 +119,20 @@ def fold(errors: dict[int, CellError]) -> list[Failure]:
     for rank in sorted(errors):
         error = errors[rank]
         groups.setdefault((error.name, error.message, error.where), []).append(rank)
-    return [Failure(tuple(ranks), errors[ranks[0]]) for ranks in groups.values()]
+    return [
+        Failure(
+            tuple(ranks),
+            errors[ranks[0]],
+            tuple(errors[rank].account for rank in ranks if errors[rank].account),
+        )
+        for ranks in groups.values()
+    ]
+
+
+def _accounts(failure: Failure) -> list[str]:
+    """The first account, and the summaries of the others."""
+    first, others = failure.accounts[:1], failure.accounts[1:]
+    return [*first, *(account.partition("\n")[0] for account in others)]
 
 
 def is_interrupt(error: CellError | None) -> bool:

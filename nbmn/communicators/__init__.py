@@ -9,7 +9,8 @@ Bottom up: :mod:`~nbmn.communicators.waiting` (the one way to wait),
 :mod:`~nbmn.communicators.recorder` (what this rank talks about, for others to read),
 :mod:`~nbmn.communicators.transport` and :mod:`~nbmn.communicators.objects` (bytes, arrays,
 objects), :mod:`~nbmn.communicators.agreement` (checks that all ranks share),
-:mod:`~nbmn.communicators.models` (values and gradients), and the communicator.
+:mod:`~nbmn.communicators.models` (values and gradients),
+:mod:`~nbmn.communicators.device_backend` (what is on GPUs), and the communicator.
 """
 
 from nbmn.communicators.activity import Activity
@@ -19,6 +20,7 @@ from nbmn.communicators.errors import (
     CollectiveTimeoutError,
     CommunicatorError,
     MismatchError,
+    NcclError,
     RemoteRankError,
 )
 from nbmn.communicators.factory import create_communicator
@@ -34,6 +36,7 @@ __all__ = [
     "CommunicatorError",
     "Entry",
     "MismatchError",
+    "NcclError",
     "RemoteRankError",
     "World",
     "create_communicator",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -43,6 +44,11 @@ class Message:
     is_tuple: bool
 
     @property
+    def on_device(self) -> bool:
+        """All of it is CuPy arrays."""
+        return all(form.on_device for form in self.forms)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its contents."""
         return sum(form.nbytes for form in self.forms)
@@ -62,8 +68,8 @@ def _joined(words: Sequence[str], is_tuple: bool) -> str:
     return f"[{', '.join(words)}]" if is_tuple else words[0]
 
 
-def read(x: Any) -> tuple[Message, list[np.ndarray]]:
-    """Return what ``x`` is, and its contents: host arrays, each contiguous in C order.
+def look(x: Any) -> tuple[Message, list[Any]]:
+    """Return what ``x`` is, and its arrays as they are.
 
     Raises
     ------
@@ -75,9 +81,20 @@ def read(x: Any) -> tuple[Message, list[np.ndarray]]:
     for array in arrays:
         require_array(array, f"{type(x).__name__} of " if is_tuple else "")
     forms = tuple(Form(a.shape, a.dtype, on_device(a)) for a in arrays)
+    return Message(forms, is_tuple), arrays
+
+
+def read(x: Any) -> tuple[Message, list[np.ndarray]]:
+    """Return what ``x`` is, and its contents: host arrays, each contiguous in C order.
+
+    Raises
+    ------
+    TypeError
+        As :func:`look`.
+    """
+    message, arrays = look(x)
     # ascontiguousarray would turn 0-d into 1-d.
-    hosts = [np.array(to_host(a), order="C", copy=None) for a in arrays]
-    return Message(forms, is_tuple), hosts
+    return message, [np.array(to_host(a), order="C", copy=None) for a in arrays]
 
 
 def flatten(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -129,8 +146,13 @@ def require_array(x: Any, within: str = "") -> None:
 
 
 def on_device(x: Any) -> bool:
-    """Say whether ``x`` is a CuPy array."""
-    return type(x).__module__.partition(".")[0] == "cupy"
+    """Say whether ``x`` is a CuPy array, or what can be used like one."""
+    return _of_device(type(x))
+
+
+@functools.lru_cache(maxsize=64)
+def _of_device(kind: type) -> bool:
+    return hasattr(kind, "__cuda_array_interface__") and hasattr(kind, "get")
 
 
 def to_host(x: Any) -> np.ndarray:

@@ -47,13 +47,19 @@ class Backend(Protocol):
     def bcast(self, values: np.ndarray, root: int) -> None:
         """Replace ``values`` by the root's; collective."""
 
+    def sum_on_device(self, arrays: Sequence[Any]) -> list[Any] | None:
+        """Return the sums of arrays that lie on GPUs, alike in shape and dtype on all ranks.
+
+        Collective. None, on all ranks, if they must go through host memory.
+        """
+
     def prepare(self, request: MeanRequest) -> Any:
         """Begin to average: what can be done before the other ranks are there; local.
 
         Raises
         ------
-        TypeError
-            Gradients of such a dtype cannot be averaged.
+        TypeError, ValueError
+            Gradients of such a dtype, or rounded to such a one, cannot be averaged.
         """
 
     def mean(self, prepared: Any) -> list[np.ndarray | None]:
@@ -96,6 +102,9 @@ class HostBackend:
     def bcast(self, values: np.ndarray, root: int) -> None:
         """See :class:`Backend`."""
         transport.bcast_in_place(self._link, values, root)
+
+    def sum_on_device(self, arrays: Sequence[Any]) -> None:
+        """See :class:`Backend`; this is host memory."""
 
     def prepare(self, request: MeanRequest) -> MeanRequest:
         """See :class:`Backend`; packing waits until the ranks agree."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import models
 from nbmn.communicators.activity import collective_over
-from nbmn.communicators.arrays import to_host
 from nbmn.communicators.errors import BrokenCommunicatorError, CollectiveTimeoutError
 from nbmn.communicators.interrupts import HeldInterrupt
 from nbmn.communicators.models import Averaged, Gradients, Terms
@@ -26,8 +25,9 @@ from nbmn.communicators.runtime import mpi
 from nbmn.communicators.waiting import wait
 
 if TYPE_CHECKING:
+    from nbmn.communicators.backend import Backend
     from nbmn.communicators.communicator import Communicator
-    from nbmn.communicators.link import Uid
+    from nbmn.communicators.link import Link, Uid
 
 _GRACE = 3.0
 """Seconds that a job gets at exit to come to its end."""
@@ -185,19 +185,21 @@ class Background:
         link, backend = self._own._link, self._own._parts.gradients
         _ = link.comm  # raises if it is broken
         terms = replace(terms, wire=self._comm._wire)
-        # Here, where the device is the right one.
-        arrays = [None if array is None else to_host(array) for array in gradients.arrays]
-        gradients = replace(gradients, arrays=arrays)
         self._link.wait(self._worker.idle, "the mean of gradients")
+        early = None
+        if any(entry.on_device for entry in gradients.table):
+            # Here, in the order in which this thread gives the device its work.
+            early = models.prepare(link, backend, gradients, terms)
         try:
-            self._worker.start(functools.partial(_mean, link, backend, gradients, terms))
+            job = functools.partial(_mean, link, backend, gradients, terms, early)
+            self._worker.start(job)
         except BaseException as error:
             link.fail(error)
             raise
 
     @collective_over("_averaging")
     def finish_mean_grad(self) -> list[Any] | Averaged:
-        """Return the means of what was started last, NumPy arrays or None; STALE if called off.
+        """Return the means of what was started last, arrays or None; STALE if called off.
 
         Raises
         ------
@@ -219,9 +221,15 @@ class Background:
         return self._worker.result()
 
 
-def _mean(link: Any, backend: Any, gradients: Gradients, terms: Terms) -> list[Any] | Averaged:
+def _mean(
+    link: Link,
+    backend: Backend,
+    gradients: Gradients,
+    terms: Terms,
+    early: models.Prepared | None,
+) -> list[Any] | Averaged:
     # What is raised here is raised on all ranks, and leaves nothing under way.
-    prepared = models.agree_to_average(link, backend, gradients, terms)
+    prepared = models.agree_to_average(link, backend, gradients, terms, early)
     if prepared is None:
         return Averaged.STALE
     try:

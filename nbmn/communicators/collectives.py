@@ -25,18 +25,21 @@ from nbmn.communicators.transport import CHUNK, INLINE
 def allreduce(link: Link, backend: Backend, x: Any) -> Any:
     """See :meth:`Communicator.allreduce`."""
     error: Exception | None = None
-    statement, parts, wide = None, [], []
+    statement, wide, on_device = None, [], False
     try:
-        message, parts = arrays.read(x)
+        message, given = arrays.look(x)
         statement = f"{message.dtypes} {message.shapes}"
-        wide = [arrays.summing_dtype(part.dtype) for part in parts]
+        wide = [arrays.summing_dtype(form.dtype) for form in message.forms]
+        on_device = message.on_device
     except TypeError as caught:
         error = caught
-    agree(link, "allreduce", statement, error)
-    results = []
-    for form, part, dtype in zip(message.forms, parts, wide, strict=True):
-        total = _sum(backend, part, dtype)
-        results.append(arrays.to_device(total) if form.on_device else total)
+    everywhere = compare(link, "allreduce", statement, on_device, error)
+    results = backend.sum_on_device(given) if all(everywhere) else None
+    if results is None:
+        results = []
+        for form, array, dtype in zip(message.forms, given, wide, strict=True):
+            total = _sum(backend, arrays.to_host(array), dtype)
+            results.append(arrays.to_device(total) if form.on_device else total)
     return tuple(results) if message.is_tuple else results[0]
 
 

@@ -16,6 +16,7 @@ from nbmn.communicators.link import Link
 from nbmn.communicators.runtime import mpi
 from nbmn.communicators.training import Training
 from nbmn.communicators.transport import CHUNK
+from nbmn.gpu.runtime import Gpu, this_gpu
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -317,7 +318,7 @@ class Communicator(Training):
         if link is None:
             return None
         hosts = [self._hosts[self._link.members.index(member)] for member in link.members]
-        return compose(self._world, link, hosts, self.name, self._config.copy())
+        return compose(self._world, link, hosts, self.name, self._config.copy(), self._parts.gpu)
 
 
 def compose(
@@ -326,6 +327,7 @@ def compose(
     hosts: Sequence[Hashable],
     name: str,
     config: Configuration | None = None,
+    gpu: Gpu | None = None,
 ) -> Communicator:
     """Put a communicator together; collective over ``link``.
 
@@ -333,6 +335,8 @@ def compose(
     ----------
     hosts
         The host of each rank, in rank order; the same on all.
+    gpu
+        By what devices are used; None for CuPy.
 
     Raises
     ------
@@ -340,7 +344,7 @@ def compose(
         On all ranks: it cannot work on these hosts.
     """
     check_here(name, hosts)
-    parts = build(world, link, hosts, name)
+    parts = build(world, link, hosts, name, gpu or this_gpu())
     return Communicator(world, link, hosts, name, parts, config or Configuration())
 
 

@@ -6,15 +6,21 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbmn.communicators import cuda_aware
 from nbmn.communicators.backend import Backend, HostBackend
+from nbmn.communicators.carriers import Carrier
+from nbmn.communicators.device_backend import DeviceBackend
 from nbmn.communicators.hierarchy import (
     DummyBackend,
     HierarchicalBackend,
     TwoDimensionalBackend,
 )
 from nbmn.communicators.link import Link
+from nbmn.communicators.mpi_carrier import MpiCarrier
+from nbmn.communicators.nccl_carrier import NcclCarrier
 from nbmn.communicators.topology import locate, occupancy
 from nbmn.communicators.window import SharedMemoryBackend
+from nbmn.gpu.runtime import Gpu
 
 if TYPE_CHECKING:
     from nbmn.communicators.world import World
@@ -43,18 +49,20 @@ class Composition:
     """Averages gradients and broadcasts parameters."""
     arrays: Backend
     """Sums arrays."""
+    gpu: Gpu
+    """By what it uses devices."""
     links: tuple[Link, ...] = ()
     """Beside the communicator's own."""
 
 
-def check(name: str) -> None:
-    """Raise ValueError if no communicator of this name can be had anywhere; local."""
+def check(name: str, gpu: Gpu) -> None:
+    """Raise ValueError if no communicator of this name can be had in this process; local."""
     if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"unknown communicator {name!r}; there are {', '.join(NAMES)}")
-    if name == "pure_nccl":
+    if name == "pure_nccl" and (problem := gpu.problem()) is not None:
         raise ValueError(
             "communicator 'pure_nccl' cannot work here: it needs NCCL and a GPU for each rank, "
-            "and this version of nbmn averages through host memory; use 'auto'"
+            f"and {problem}; use 'auto'"
         )
 
 
@@ -78,21 +86,37 @@ def choose(hosts: Sequence[Hashable]) -> str:
     return "two_dimensional"
 
 
-def build(world: World, link: Link, hosts: Sequence[Hashable], name: str) -> Composition:
+def build(world: World, link: Link, hosts: Sequence[Hashable], name: str, gpu: Gpu) -> Composition:
     """Make the backends; collective over ``link``."""
-    kind = choose(hosts) if name == "auto" else name
-    host = HostBackend(link)
-    if kind == "dummy":
-        return Composition(kind, DummyBackend(link), host)
-    if kind in ("shared_memory", "single_node", "hierarchical", "two_dimensional"):
-        if len(set(hosts)) > 1:
-            return _over_hosts(world, link, hosts, kind)
-        backend = SharedMemoryBackend(link, calibrate=name == "auto")
-        return Composition(kind, backend, host)
-    return Composition(kind, host, host)
+    if name == "dummy":
+        return Composition(name, DummyBackend(link), HostBackend(link), gpu)
+    anywhere = name in ("auto", "pure_nccl")
+    kind = choose(hosts) if anywhere else name
+    host, links = _on_host(world, link, hosts, kind, calibrate=name == "auto")
+    carrier: Carrier | None = None
+    if anywhere:
+        carrier = NcclCarrier(link, gpu)
+    elif name in ("flat", "naive") and len(set(hosts)) == 1:
+        # What is tried on one host says nothing of several.
+        carrier = MpiCarrier(link, gpu, cuda_aware.refusal)
+    backend = DeviceBackend(link, host, gpu.runtime, carrier)
+    return Composition(name if name == "pure_nccl" else kind, backend, backend, gpu, links)
 
 
-def _over_hosts(world: World, link: Link, hosts: Sequence[Hashable], kind: str) -> Composition:
+def _on_host(
+    world: World, link: Link, hosts: Sequence[Hashable], kind: str, *, calibrate: bool
+) -> tuple[Backend, tuple[Link, ...]]:
+    """Make what averages in host memory, and the links that it has of its own."""
+    if kind not in ("shared_memory", "single_node", "hierarchical", "two_dimensional"):
+        return HostBackend(link), ()
+    if len(set(hosts)) > 1:
+        return _over_hosts(world, link, hosts, kind)
+    return SharedMemoryBackend(link, calibrate=calibrate), ()
+
+
+def _over_hosts(
+    world: World, link: Link, hosts: Sequence[Hashable], kind: str
+) -> tuple[Backend, tuple[Link, ...]]:
     make, most = {
         "hierarchical": (HierarchicalBackend, 1),
         "two_dimensional": (TwoDimensionalBackend, link.size),
@@ -106,5 +130,4 @@ def _over_hosts(world: World, link: Link, hosts: Sequence[Hashable], kind: str) 
     between = world.split(link, place.intra_rank if carries else None, place.inter_rank)
     mates = [rank for rank, host in enumerate(hosts) if host == hosts[link.rank]]
     backend = make(link, mates, shards, within, between, even=len(occupied) == 1)
-    links = (within,) if between is None else (within, between)
-    return Composition(kind, backend, backend, links)
+    return backend, (within,) if between is None else (within, between)

@@ -8,23 +8,32 @@ from typing import Any
 
 import numpy as np
 
+from nbmn.communicators.parameters import BFLOAT16
+from nbmn.gpu.packing import as_dtype
+
 
 def _grad_dtype(value: Any) -> np.dtype | None:
     if value is None:
         return None
     try:
-        dtype = np.dtype(value)
+        dtype = as_dtype(value)
+    except ImportError:
+        raise ValueError(
+            f"allreduce_grad_dtype {value} needs the package ml_dtypes: pip install ml_dtypes"
+        ) from None
     except TypeError:
         raise _no_grad_dtype(value) from None
+    if dtype.name == BFLOAT16:
+        return dtype
     if dtype.kind != "f" or dtype.itemsize > 8:
         raise _no_grad_dtype(dtype)
     return dtype.newbyteorder("=")
 
 
 def _no_grad_dtype(value: Any) -> ValueError:
-    reason = "NumPy does not know it" if "bfloat16" in str(value) else "it is no such dtype"
     return ValueError(
-        f"allreduce_grad_dtype must be float16, float32, float64 or None, not {value}: {reason}"
+        "allreduce_grad_dtype must be float16, float32, float64, bfloat16 or None, not "
+        f"{value}: it is no such dtype"
     )
 
 

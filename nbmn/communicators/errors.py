@@ -19,5 +19,9 @@ class MismatchError(CommunicatorError, ValueError):
     """The ranks called a collective with arguments that do not fit together."""
 
 
+class NcclError(CommunicatorError):
+    """NCCL could not be started, or failed."""
+
+
 class RemoteRankError(CommunicatorError):
     """Another rank failed before the collective could begin."""

@@ -11,6 +11,7 @@ from nbmn.communicators.composition import check
 from nbmn.communicators.configuration import Configuration
 from nbmn.communicators.topology import host_identity
 from nbmn.communicators.world import World, world
+from nbmn.gpu.runtime import this_gpu
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -38,7 +39,13 @@ def create_communicator(
     ``dummy``
         Not at all: to measure how long the rest takes.
     ``pure_nccl``
-        Needs NCCL.
+        What is on GPUs by NCCL, which ``auto`` does too where it can; raises where there is no
+        NCCL or no GPU.
+
+    With all but ``dummy``, what is on GPUs and cannot go by NCCL (because two ranks use one GPU,
+    say) is packed there and copied through host memory as a whole; with ``naive`` and ``flat`` on
+    one host only if MPI cannot be given such memory, which is tried in processes of its own. With
+    these, ``auto`` and ``pure_nccl``, sums of arrays go the same way as gradients.
 
     Parameters
     ----------
@@ -48,7 +55,8 @@ def create_communicator(
         An mpi4py communicator whose ranks take part; None for all. It is duplicated.
     allreduce_grad_dtype
         dtype to which gradients are rounded before they are averaged: float16, float32,
-        float64, or None for their own. Sums of float16 are those of float32.
+        float64, None for their own, and for gradients on GPUs bfloat16 (with ml_dtypes). By NCCL
+        they are also added in it, divided beforehand; elsewhere float16 is added in float32.
     batched_copy
         Accepted and without effect: gradients are always packed together.
     timeout
@@ -78,7 +86,7 @@ class _Maker:
         error: Exception | None = None
         config = None
         try:
-            check(name)
+            check(name, this_gpu())
             config = _configuration(options)
         except (TypeError, ValueError) as caught:
             error = caught

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,13 +120,19 @@ class Link:
     def finish(self, operation: Operation) -> None:
         """Wait until a started operation is complete on this rank."""
         what = f"rank {operation.peer}" if operation.peer >= 0 else "the other ranks"
-        test, worker = operation.test, self.worker
         try:
-            self.wait(test if worker is None else partial(worker.test, test), what)
+            self.wait(operation.test, what)
         except BaseException as error:
             self.fail(error)
             raise
         self.ledger.close(operation)
+
+    def departed(self) -> str | None:
+        """Say which ranks of this host left the collective that this rank is in, before it was
+        complete; local, None where none is known to have."""
+        if self._peers is None or self.worker is not None:
+            return None
+        return self._peers.departed(self)
 
     def wait(self, test: Callable[[], bool], what: str) -> None:
         """Wait within the timeout; what is begun meanwhile is the caller's to finish.
@@ -136,8 +143,12 @@ class Link:
             It says whom this rank waited for, and where that is. Before the timeout: ranks wait
             for each other's messages, and none of these can ever come.
         """
-        if self._peers is None or self.worker is not None:
+        worker = self.worker
+        if worker is not None:
             # What is recorded of a rank is what its main thread does, not a worker's.
+            wait(partial(worker.test, test), self.timeout, what)
+            return
+        if self._peers is None:
             wait(test, self.timeout, what)
             return
         left = float("inf") if self.timeout is None else self.timeout
@@ -155,6 +166,15 @@ class Link:
             if why is not None:
                 raise CollectiveTimeoutError(f"rank {self.rank} {why}")
             why = self._peers.deadlock(self)
+
+    @contextmanager
+    def patience(self, seconds: float) -> Iterator[None]:
+        """While it is entered, wait so long for the other ranks, who have something to do first."""
+        before, self.timeout = self.timeout, seconds
+        try:
+            yield
+        finally:
+            self.timeout = before
 
     def run(self, begin: Callable[[Any], Any], *buffers: Any) -> None:
         """Run one collective."""

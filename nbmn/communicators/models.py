@@ -163,28 +163,45 @@ def average(link: Link, backend: Backend, gradients: Gradients, terms: Terms) ->
     return Averaged.DONE
 
 
-def agree_to_average(link: Link, backend: Backend, gradients: Gradients, terms: Terms) -> Any:
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Gradients as a backend has prepared them, or why it cannot."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+def prepare(link: Link, backend: Backend, gradients: Gradients, terms: Terms) -> Prepared:
+    """Let a backend prepare gradients, as if all ranks had those that this one has; local."""
+    if gradients.error is not None:
+        return Prepared(error=gradients.error)
+    try:
+        return Prepared(backend.prepare(_request(link, gradients, terms, gradients.table)))
+    except (AttributeError, TypeError, ValueError, ImportError, MemoryError) as error:
+        return Prepared(error=error)
+
+
+def agree_to_average(
+    link: Link,
+    backend: Backend,
+    gradients: Gradients,
+    terms: Terms,
+    early: Prepared | None = None,
+) -> Any:
     """Return what the backend has prepared, None if the averaging is called off; collective.
 
     What it raises it raises on all ranks.
+
+    Parameters
+    ----------
+    early
+        What :func:`prepare` has returned for these; None to do that now.
     """
-    share = terms.share or Share(True, link.size)
-    prepared, error = None, gradients.error
-
-    def prepare(agreed: Table) -> Any:
-        grads = [
-            array if share.counts and entry.present else None
-            for array, entry in zip(gradients.arrays, agreed, strict=True)
-        ]
-        return backend.prepare(MeanRequest(agreed, grads, share.total, terms.wire))
-
+    share = _share(link, terms)
     table = gradients.table
-    if error is None:
-        try:
-            # Before the vote, so that its outcome says that all ranks have prepared.
-            prepared = prepare(table)
-        except (AttributeError, TypeError) as caught:
-            error = caught
+    # Before the vote, so that its outcome says that all ranks have prepared.
+    early = early or prepare(link, backend, gradients, terms)
+    prepared, error = early.value, early.error
     # What must be alike; the rest may differ, as long as the tables fit together.
     options = f"zero_fill={terms.zero_fill}, allreduce_grad_dtype={terms.wire}, of {share.total}"
     statement = ("multi_node_mean_grad", options, table)
@@ -202,9 +219,22 @@ def agree_to_average(link: Link, backend: Backend, gradients: Gradients, terms: 
                 f"parameters initialised on some ranks only: {', '.join(odd)}; "
                 "call bcast_data(model) on all ranks first"
             )
-        prepared = prepare(union(tables))
+        prepared = backend.prepare(_request(link, gradients, terms, union(tables)))
         transport.barrier(link)
     return None if outcome.flagged else prepared
+
+
+def _share(link: Link, terms: Terms) -> Share:
+    return terms.share or Share(True, link.size)
+
+
+def _request(link: Link, gradients: Gradients, terms: Terms, table: Table) -> MeanRequest:
+    share = _share(link, terms)
+    grads = [
+        array if share.counts and entry.present else None
+        for array, entry in zip(gradients.arrays, table, strict=True)
+    ]
+    return MeanRequest(table, grads, share.total, terms.wire)
 
 
 def count_ranks(link: Link, counts: bool) -> Share:

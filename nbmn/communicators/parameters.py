@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from chainer import Parameter
 
 
+BFLOAT16 = "bfloat16"
+"""NumPy knows it only with ml_dtypes, and by no character of its own."""
+
+
 class Entry(NamedTuple):
     """One parameter, in what must be alike on all ranks."""
 
@@ -29,6 +33,8 @@ class Entry(NamedTuple):
     dtype: str
     present: bool
     """This rank has a value to contribute."""
+    on_device: bool = False
+    """It is on a GPU. Where ranks differ in this, it is averaged in host memory."""
 
 
 Table = tuple[Entry, ...]
@@ -63,7 +69,8 @@ def read_grads(params: Sequence[tuple[str, Parameter]], zero_fill: bool) -> tupl
             grad = param.grad
             arrays.append(grad)
             present = zero_fill or grad is not None
-            entries.append(new(Entry, (name, value.shape, value.dtype.str, present)))
+            fields = (name, value.shape, value.dtype.str, present, on_device(value))
+            entries.append(new(Entry, fields))
     return arrays, tuple(entries)
 
 
@@ -74,7 +81,9 @@ def grad_table(
     return tuple(
         Entry(name, None, "", False)
         if (array := param.array) is None
-        else Entry(name, array.shape, array.dtype.str, zero_fill or grad is not None)
+        else Entry(
+            name, array.shape, array.dtype.str, zero_fill or grad is not None, on_device(array)
+        )
         for (name, param), grad in zip(params, grads, strict=True)
     )
 
@@ -114,7 +123,10 @@ def uninitialized_somewhere(tables: Sequence[Table]) -> list[str]:
 def union(tables: Sequence[Table]) -> Table:
     """Return the table of what is present on any rank, given tables that fit together."""
     return tuple(
-        entries[0]._replace(present=any(entry.present for entry in entries))
+        entries[0]._replace(
+            present=any(entry.present for entry in entries),
+            on_device=all(entry.on_device for entry in entries),
+        )
         for entries in zip(*tables, strict=True)
     )
 
@@ -148,6 +160,15 @@ class Packing:
     spans: tuple[Span, ...]
 
 
+def check_wire(wire: str | None) -> None:
+    """Raise ValueError if host memory has no values of this dtype; local."""
+    if wire == BFLOAT16:
+        raise ValueError(
+            "allreduce_grad_dtype bfloat16 is for gradients on GPUs, and these are averaged in "
+            "host memory: set float16, float32 or None"
+        )
+
+
 @functools.lru_cache(maxsize=64)
 def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tuple[Packing, ...]:
     """Lay out the present parameters, one buffer per dtype; equal on all ranks.
@@ -158,18 +179,45 @@ def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tupl
         Widen dtypes to what can be summed (float16 travels as float32).
     wire
         The dtype in which values travel; None for their own.
+
+    Raises
+    ------
+    TypeError
+        Values of some dtype cannot be summed.
+    ValueError
+        Host memory has no values of the dtype ``wire``.
+    """
+    check_wire(wire)
+
+    def travelling(own: np.dtype) -> np.dtype:
+        dtype = np.dtype(wire) if wire is not None and own.kind == "f" else own
+        return summing_dtype(dtype) if summed else dtype
+
+    return lay_out(table, travelling)
+
+
+def lay_out(
+    table: Table, travelling: Callable[[np.dtype], np.dtype], line: int = 1
+) -> tuple[Packing, ...]:
+    """Lay out the present parameters in one buffer per dtype in which they travel.
+
+    Parameters
+    ----------
+    line
+        Every parameter begins at a multiple of so many bytes.
     """
     spans: dict[np.dtype, list[Span]] = {}
     for index, entry in enumerate(table):
         if entry.present and entry.shape is not None:
             own = np.dtype(entry.dtype)
-            dtype = np.dtype(wire) if wire is not None and own.kind == "f" else own
-            row = spans.setdefault(summing_dtype(dtype) if summed else dtype, [])
-            begin = row[-1].end if row else 0
+            dtype = travelling(own)
+            row = spans.setdefault(dtype, [])
+            step = max(line // dtype.itemsize, 1)
+            begin = -(-row[-1].end // step) * step if row else 0
             row.append(Span(index, entry.shape, own, begin, begin + prod(entry.shape)))
     return tuple(
         Packing(dtype, spans[dtype][-1].end, tuple(spans[dtype]))
-        for dtype in sorted(spans, key=lambda dtype: dtype.str)
+        for dtype in sorted(spans, key=lambda dtype: (dtype.str, dtype.name))
     )
 
 
@@ -272,7 +320,7 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def beside(param: Parameter, values: np.ndarray) -> Any:
     """Return ``values`` on the device of ``param``."""
-    if on_device(param.array):
+    if on_device(param.array) and not on_device(values):
         from nbmn.communicators.arrays import to_device
 
         with param.array.device:

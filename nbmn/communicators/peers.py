@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmn.communicators.recorder import Recorder
-from nbmn.communicators.recordings import Entry, read_recorder
+from nbmn.communicators.recordings import Entry, is_alive, read_recorder
 from nbmn.communicators.rounds import run, tell
 from nbmn.communicators.topology import host_identity
 
@@ -52,6 +52,25 @@ class Peers:
             return self._told(link, rank)
 
         return circle(mine, link.rank, link.calls, told, time.monotonic())
+
+    def departed(self, link: Link) -> str | None:
+        """Say which ranks left, or died in, the collective that this rank is still in; local.
+
+        It is one from which no rank returns before all have come.
+        """
+        mine = self.recorder.last()
+        if mine is None or mine.end is not None or not mine.number:
+            return None
+        gone = []
+        for rank, member in enumerate(link.members):
+            path = self.paths[member]
+            if rank == link.rank or path is None:
+                continue
+            if not is_alive(path):
+                gone.append(f"rank {rank} has ended")
+            elif left(mine, self._told(link, rank) or (), time.monotonic()):
+                gone.append(f"rank {rank} has left {mine.operation} #{mine.number} before its end")
+        return "; ".join(gone) or None
 
     def _told(self, link: Link, rank: int) -> Sequence[Entry] | None:
         path = self.paths[link.members[rank]]
@@ -132,6 +151,22 @@ def circle(
 
 
 _SETTLED = 0.5  # seconds
+
+
+def left(mine: Entry, told: Sequence[Entry], now: float) -> bool:
+    """Say whether a rank was through with the collective ``mine`` so long ago that it cannot have
+    seen its end."""
+    return any(
+        entry.link == mine.link
+        and entry.number == mine.number
+        and entry.end is not None
+        and now - entry.end > TRANSFER
+        for entry in told
+    )
+
+
+TRANSFER = 5.0
+"""Seconds from the end of a collective on one rank to that on the last, at most."""
 
 
 def _meet(one: Entry, other: Entry) -> bool:

@@ -212,6 +212,14 @@ def reap(folder: str | os.PathLike[str] | None = None) -> None:
                     remove(path)
 
 
+def is_alive(path: str | os.PathLike[str]) -> bool:
+    """Say whether the process that records there is still running, as far as is known."""
+    match = _NAME.fullmatch(Path(path).name)
+    if match is None or int(match[1]) != _namespace():
+        return True
+    return _start_time(int(match[2])) == int(match[3])
+
+
 def remove(path: Path) -> None:
     """Remove a recording; another process may have, or may own it."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -238,8 +246,10 @@ def _start_time(pid: int) -> int | None:
         if Path("/proc/self/stat").exists():
             return None
     else:
-        # The name, in parentheses, may contain anything.
-        return int(text.rpartition(")")[2].split()[19])
+        # The name, in parentheses, may contain anything. What has ended stays listed until its
+        # parent has asked how.
+        state, *rest = text.rpartition(")")[2].split()
+        return None if state in "ZX" else int(rest[18])
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

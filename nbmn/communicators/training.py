@@ -150,4 +150,4 @@ class Training(Group):
     @property
     def _wire(self) -> str | None:
         dtype = self._config.get("allreduce_grad_dtype")
-        return None if dtype is None else dtype.str
+        return None if dtype is None else dtype.name

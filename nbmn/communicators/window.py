@@ -29,7 +29,7 @@ from nbmn.communicators.contribution import Contribution, contribute
 from nbmn.communicators.layout import Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
 from nbmn.communicators.neighbours import Neighbours, meet
-from nbmn.communicators.parameters import Packing, plan_packing
+from nbmn.communicators.parameters import Packing, check_wire, plan_packing
 from nbmn.communicators.reduction import add_up, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
 from nbmn.communicators.slots import fits
@@ -125,6 +125,7 @@ class SharedMemoryBackend(HostBackend):
         layout = plan_layout(request.table, self._shards)
         if layout is None:
             return super().prepare(request)
+        check_wire(request.wire)
         near, link = self._neighbours, self._link
         if near is None or self._met != link.generation or link.broken is not None:
             return request

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from nbmn.compat import (
+    cupy_kernels,
     environment,
     interface,
+    numbers,
     numpy_names,
     pickling,
     precision,
@@ -17,10 +19,12 @@ REPAIRS: tuple[Repair, ...] = (
     *environment.REPAIRS,
     *numpy_names.REPAIRS,
     *precision.REPAIRS,
+    *numbers.REPAIRS,
     *processes.REPAIRS,
     *protobuf.REPAIRS,
     *pickling.REPAIRS,
     *interface.REPAIRS,
+    *cupy_kernels.REPAIRS,
 )
 
 

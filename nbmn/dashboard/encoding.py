@@ -88,6 +88,7 @@ def encode_state(snapshot: Snapshot) -> str:
         "rate": text.rate(snapshot.rate),
         "average": text.rate(snapshot.average),
         "reported": snapshot.samples > 0,
+        "gpus": snapshot.on_gpus,
         "rows": [_row(snapshot, row) for row in snapshot.rows],
         "charts": [_layout(snapshot, chart) for chart in snapshot.charts[:MAX_CHARTS]],
     }
@@ -112,6 +113,7 @@ def _row(snapshot: Snapshot, row: RankRow) -> dict[str, Any]:
         "iteration": text.count(row.iteration) if row.iteration else "–",
         "values": [text.number(value) for value in row.values],
         "rate": text.rate(row.rate),
+        "gpu": row.gpu,
     }
 
 

@@ -15,6 +15,7 @@ from itertools import compress
 
 import numpy as np
 
+from nbmn.dashboard.gpus import GpuHistory, warning
 from nbmn.dashboard.history import IterationGrid, RateHistory, ValueHistory
 from nbmn.dashboard.snapshot import (
     CROWD,
@@ -25,13 +26,12 @@ from nbmn.dashboard.snapshot import (
     RankRow,
     Snapshot,
 )
-from nbmn.dashboard.text import label, not_finite
-from nbmn.records import Heartbeat, Record, RunEnded, RunStarted, Step
+from nbmn.dashboard.text import importance, kind, label, not_finite
+from nbmn.records import GpuSample, Heartbeat, Record, RunEnded, RunStarted, Step
 
 __all__ = ["RunModel"]
 
 _SKEW = 2.0
-_SECONDARY = ("validation", "val", "valid", "test", "eval")
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class _Rank:
     beat: Heartbeat | None = None
     beat_time: float = math.nan
     ended: RunEnded | None = None
+    gpu: GpuHistory = field(default_factory=GpuHistory)
     recent: deque[tuple[float, int]] = field(default_factory=deque)
     """(time, samples so far), at least 0.1 s apart, for the rate of late."""
 
@@ -119,6 +120,8 @@ class RunModel:
                 state.beat, state.beat_time = record, time
         elif isinstance(record, RunStarted):
             self._started(row, state, record, time)
+        elif isinstance(record, GpuSample):
+            state.gpu.add(record)
         elif state.ended is None or state.ended.status == "done":
             state.ended = record
             if record.status == "failed" and record.message and not self.message:
@@ -189,8 +192,9 @@ class RunModel:
 
     def snapshot(self, now: float) -> Snapshot:
         """What to show at ``now``."""
-        end = now if self._finished is None else self._finished
-        names = tuple(sorted(self._values, key=_importance))
+        over = self._finished is not None
+        end = self._finished if self._finished is not None else now
+        names = tuple(sorted(self._values, key=importance))
         latest = {name: self._values[name].latest() for name in names}
         rows = tuple(
             RankRow(
@@ -200,6 +204,7 @@ class RunModel:
                 values=tuple(latest[name][row] for name in names),
                 rate=self._rate(state, end),
                 samples=state.samples,
+                gpu=state.gpu.words(over),
             )
             for row, (rank, state) in enumerate(zip(self.ranks, self._state, strict=True))
         )
@@ -210,6 +215,7 @@ class RunModel:
         alive = [s.ended is None or s.ended.status != "failed" for s in self._state]
         if not any(alive):
             alive = [True] * len(alive)
+        slow = "" if over else warning(state.gpu for state in self._state)
         return Snapshot(
             title=self.title,
             status=self.status,
@@ -218,11 +224,11 @@ class RunModel:
             means=tuple(_mean(compress(latest[name], alive)) for name in names),
             rows=rows,
             progress=self.progress(end),
-            rate=sum(rates) if rates and self._finished is None else average,
+            rate=sum(rates) if rates and not over else average,
             average=average,
             samples=samples,
             charts=self.charts(),
-            message=self.message or self._not_finite(),
+            message=self.message or self._not_finite() or slow,
         )
 
     def lamp(self, rank: int, now: float) -> Lamp:
@@ -336,9 +342,9 @@ class RunModel:
         """One chart per kind of value (``main/loss`` and ``validation/main/loss``
         are one kind), the loss first, and the throughput in second place."""
         groups: dict[str, list[str]] = {}
-        for name in sorted(self._values, key=_importance):
-            groups.setdefault(_kind(name), []).append(name)
-        charts = [self._value_chart(kind, names) for kind, names in groups.items()]
+        for name in sorted(self._values, key=importance):
+            groups.setdefault(kind(name), []).append(name)
+        charts = [self._value_chart(key, names) for key, names in groups.items()]
         if any(state.samples for state in self._state):
             charts.insert(1, self._rate_chart())
         return tuple(charts)
@@ -348,7 +354,7 @@ class RunModel:
         ends = [state.ended for state in self._state]
         return np.array([end is not None and end.status != "interrupted" for end in ends])
 
-    def _value_chart(self, kind: str, names: list[str]) -> Chart:
+    def _value_chart(self, key: str, names: list[str]) -> Chart:
         histories = [self._values[name] for name in names]
         left = self._left()
         # Before its first step one cannot tell what a rank is going to report.
@@ -365,7 +371,7 @@ class RunModel:
                 if other_x.size
                 else np.full(len(x), np.nan)
             )
-        return Chart(kind, tuple(names), x, ranks, mean, tuple(others))
+        return Chart(key, tuple(names), x, ranks, mean, tuple(others))
 
     def _rate_chart(self) -> Chart:
         time, ranks, mean, total = self._rates.curves(self._left())
@@ -376,17 +382,6 @@ class RunModel:
             unit, seconds = "min", 60.0
         x, label = time / seconds, f"time ({unit})"
         return Chart(THROUGHPUT, (THROUGHPUT,), x, ranks, mean, (), label, total)
-
-
-def _kind(name: str) -> str:
-    return name.rsplit("/", 1)[-1]
-
-
-def _importance(name: str) -> tuple[bool, bool, bool]:
-    """Loss before the rest, training before validation; otherwise as they came."""
-    kind = _kind(name).lower()
-    secondary = any(name.lower().startswith(prefix) for prefix in _SECONDARY)
-    return kind != "loss", not kind.endswith("loss"), secondary
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -42,6 +42,8 @@ class RankRow:
     """Samples per second lately, and over the whole run once it is over; NaN before
     there are two steps, and for a rank that has left a run that goes on."""
     samples: int
+    gpu: str = ""
+    """Memory, utilisation, temperature and link of its GPU, in words; nothing without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +102,9 @@ class Snapshot:
     samples: int
     charts: tuple[Chart, ...]
     message: str = ""
-    """What went wrong, if anything: a rank's error, or a value that is not finite."""
+    """What went wrong, if anything: a rank's error, a value that is not finite, a hot GPU."""
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether any rank has told of a GPU."""
+        return any(row.gpu for row in self.rows)

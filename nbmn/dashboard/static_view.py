@@ -244,6 +244,8 @@ def _table(snapshot: Snapshot) -> str:
     head = ["rank", "state", "iteration", *(escape(text.label(name)) for name in snapshot.names)]
     if snapshot.samples:
         head.append("samples/s")
+    if snapshot.on_gpus:
+        head.append("GPU")
     lines = ["".join(f'<th style="text-align:left">{cell}</th>' for cell in head)]
     lines += [_table_row(snapshot, row) for row in snapshot.rows]
     if len(snapshot.rows) > 1:
@@ -251,6 +253,7 @@ def _table(snapshot: Snapshot) -> str:
         cells += map(text.number, snapshot.means)
         if snapshot.samples:
             cells.append(text.rate(snapshot.rate))
+        cells += [""] * snapshot.on_gpus
         lines.append("".join(f'<td style="text-align:left"><b>{cell}</b></td>' for cell in cells))
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
@@ -265,6 +268,8 @@ def _table_row(snapshot: Snapshot, row: RankRow) -> str:
     cells += map(text.number, row.values)
     if snapshot.samples:
         cells.append(text.rate(row.rate))
+    if snapshot.on_gpus:
+        cells.append(escape(row.gpu or "–"))
     return "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 __all__ = [
-    *("GLYPHS", "count", "duration", "headline", "label"),
+    *("GLYPHS", "count", "duration", "headline", "importance", "kind", "label"),
     *("not_finite", "number", "ranks_in_words", "rate"),
 ]
 
@@ -43,6 +43,18 @@ def number(value: float | None) -> str:
 def label(name: str) -> str:
     """A value's name for people: ``validation/main/loss`` is ``validation loss``."""
     return " ".join(part for part in name.split("/") if part != "main") or name
+
+
+def kind(name: str) -> str:
+    """What a value is, whoever reports it: of ``validation/main/loss`` the ``loss``."""
+    return name.rsplit("/", 1)[-1]
+
+
+def importance(name: str) -> tuple[bool, bool, bool]:
+    """A key that sorts the loss before the rest, training before validation."""
+    what = kind(name).lower()
+    secondary = name.lower().startswith(("validation", "val", "valid", "test", "eval"))
+    return what != "loss", not what.endswith("loss"), secondary
 
 
 def rate(value: float) -> str:

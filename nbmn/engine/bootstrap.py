@@ -73,11 +73,13 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     from nbmn.communicators import world
     from nbmn.engine.blackbox import install
     from nbmn.engine.cells import prepare_shell
+    from nbmn.engine.gpu_watch import watch_gpu
     from nbmn.engine.reporter import reporter
     from nbmn.engine.shared_files import forget_names
     from nbmn.engine.tracing import Tracer
     from nbmn.engine.transfer import channel
     from nbmn.engine.where import Lookout
+    from nbmn.gpu.runtime import this_gpu
     from nbmn.parent import VARIABLE, Parent
 
     comm = nbmn.create_communicator()
@@ -94,6 +96,9 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     line = reporter()
     line.lookout, line.tracer = Lookout(world()), Tracer(world())
     line.connect(comm.rank, endpoint, expect_pings=not _notebook_is_here(VARIABLE, Parent))
+    if xp is not numpy:
+        runtime = this_gpu().runtime
+        watch_gpu(line, runtime.uuid(runtime.current_device()))
     return RankInfo(
         rank=comm.rank,
         size=comm.size,

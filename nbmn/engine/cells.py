@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbmn.engine.guard import guarded
 from nbmn.engine.lines import cell_filename, cell_label, failing_line
+from nbmn.engine.out_of_memory import alike, explain, wanted_memory
 from nbmn.engine.refusal import Refusal
 from nbmn.engine.reporter import Reporter, reporter
 from nbmn.engine.tracebacks import users_part
@@ -186,7 +187,18 @@ def summarise(shell: InteractiveShell, error: BaseException) -> CellError:
         message = message_of(error)
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} … ({len(message)} characters)"
-    return CellError(kind.__name__, message, where, _format(shell, error))
+    trace = _format(shell, error)  # first: an account lets go of the variables on the way
+    if not wanted_memory(error):
+        return CellError(kind.__name__, message, where, trace)
+    return CellError(kind.__name__, alike(message), where, trace, _account(shell, error))
+
+
+def _account(shell: InteractiveShell, error: BaseException) -> str:
+    rank = reporter().rank
+    try:
+        return explain(error, shell.user_ns, rank)
+    except Exception as second:  # noqa: BLE001 - the device may answer no more
+        return f"rank {rank}: what held the memory cannot be told: {message_of(second)}"
 
 
 def message_of(error: BaseException) -> str:

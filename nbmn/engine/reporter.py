@@ -131,7 +131,7 @@ class Reporter:
             run, self._run, self._since = self._run, "", time.monotonic()
         if self._started:
             self._started = False
-            self._send(RunEnded(self.rank, run, time.time(), status, message))
+            self.send(RunEnded(self.rank, run, time.time(), status, message))
             self._wake()
 
     def start_run(
@@ -139,7 +139,7 @@ class Reporter:
     ) -> None:
         """Announce a training run, once per cell."""
         self._started = True
-        self._send(RunStarted(self.rank, self._run, time.time(), title, iterations, epochs))
+        self.send(RunStarted(self.rank, self._run, time.time(), title, iterations, epochs))
 
     def step(
         self,
@@ -177,11 +177,12 @@ class Reporter:
         """Queue text for the notebook, as :class:`nbmn.records.Said`; waits while there is much."""
         while len(self._outbox) > OUTBOX // 2:
             time.sleep(0.001)  # as a terminal does; nothing that is printed gets lost
-        self._send(Said(self.rank, self._run, time.time(), text, question, last))
+        self.send(Said(self.rank, self._run, time.time(), text, question, last))
         if question or last:
             self._wake()
 
-    def _send(self, record: Record) -> None:
+    def send(self, record: Record) -> None:
+        """Queue a record; of any thread. Without a notebook it is dropped."""
         if self._thread is not None:
             self._outbox.append(record)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nbmn.records import Heartbeat, RunEnded, RunStarted, Step, decode, encode
+from nbmn.records import GpuSample, Heartbeat, RunEnded, RunStarted, Step, decode, encode
 
 
 def test_round_trip_in_order() -> None:
@@ -16,6 +16,8 @@ def test_round_trip_in_order() -> None:
         Step(1, "r", 2.0, 2, {}),
         RunEnded(0, "r", 3.0, "failed", "ValueError: 🦆"),
         Heartbeat(3, "", 4.0, "waiting", "allreduce", "cell [2] line 3", 1.25),
+        GpuSample(1, "r", 5.0, 71 << 30, 80 << 30, 96, 64, "NVLink ×18", "heat"),
+        GpuSample(1, "r", 5.0, problem="GPU is lost"),
     ]
     assert decode(encode(records)) == records
     assert decode(encode([])) == []

@@ -216,7 +216,10 @@ class Board {
   // ---- legend
 
   drawLegend(state) {
-    const key = JSON.stringify([state.names, state.reported, state.rows.map((row) => row.rank)]);
+    const key = JSON.stringify([
+      ...[state.names, state.reported, state.gpus],
+      state.rows.map((row) => row.rank),
+    ]);
     if (key !== this.legendKey) {
       this.legendKey = key;
       this.legend.replaceChildren();
@@ -234,6 +237,7 @@ class Board {
       make("th", i > 1 ? "nbmn-number" : "", head, name);
     }
     if (state.reported) make("th", "nbmn-number", head, "samples/s");
+    if (state.gpus) make("th", "", head, "GPU");
     make("th", "nbmn-rest", head);
     const body = make("tbody", "", table);
     this.rows = state.rows.map((row) => {
@@ -247,9 +251,10 @@ class Board {
       const numbers = [null, ...state.names, ...(state.reported ? [null] : [])].map(() =>
         make("td", "nbmn-number", line),
       );
+      const gpu = state.gpus ? make("td", "nbmn-gpu", line) : null;
       const detail = make("td", "nbmn-rest nbmn-dim", line);
       this.listen(line, row.rank);
-      return { line, lamp, word, numbers, detail };
+      return { line, lamp, word, numbers, gpu, detail };
     });
     this.sum = null;
     if (state.rows.length > 1) {
@@ -260,18 +265,20 @@ class Board {
       this.sum = [...state.names, ...(state.reported ? [null] : [])].map(() =>
         make("td", "nbmn-number", line),
       );
+      if (state.gpus) make("td", "", line);
       make("td", "nbmn-rest", line);
     }
   }
 
   fillTable(state) {
     state.rows.forEach((row, index) => {
-      const { line, lamp, word, numbers, detail } = this.rows[index];
+      const { line, lamp, word, numbers, gpu, detail } = this.rows[index];
       line.title = row.detail; // a narrow page has the last column out of sight
       setLamp(lamp, row.lamp);
       setText(word, row.lamp);
       const texts = [row.iteration, ...row.values, ...(state.reported ? [row.rate] : [])];
       texts.forEach((text, i) => setText(numbers[i], text));
+      if (gpu) setText(gpu, row.gpu || "–");
       setText(detail, row.detail);
     });
     const texts = [...state.means, ...(state.reported ? [state.rate] : [])];
@@ -500,6 +507,7 @@ function describe(state, row) {
   parts.push(`iteration ${row.iteration}`);
   state.names.forEach((name, i) => parts.push(`${name} ${row.values[i]}`));
   if (state.reported) parts.push(`${row.rate} samples/s`);
+  if (row.gpu) parts.push(`GPU ${row.gpu}`);
   return parts.join(", ");
 }
 

@@ -169,11 +169,18 @@ def check_configuration(comm):
         one.set_config("no_such", 1)
     with raises(KeyError, "no_such"):
         one.get_config("no_such")
-    for wrong in ["int32", "no dtype", "complex64", "bfloat16"]:
+    for wrong in ["int32", "no dtype", "complex64"]:
         with raises(ValueError, "allreduce_grad_dtype", wrong):
             one.set_config("allreduce_grad_dtype", wrong)
     with raises(ValueError, "int8"):
         nbmn.create_communicator(allreduce_grad_dtype="int8")
+
+
+def check_bfloat16_is_for_gpus(comm):
+    with raises(ValueError, "bfloat16"):  # that it needs ml_dtypes, or that this is no GPU
+        other = nbmn.create_communicator(allreduce_grad_dtype="bfloat16")
+        other.multi_node_mean_grad(gradients(comm)[0])
+    comm.barrier()
 
 
 def check_grad_dtype(comm):

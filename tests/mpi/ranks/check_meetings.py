@@ -166,7 +166,7 @@ def check_ranks_that_went_different_ways_meet_again(comm):
 def check_slots_after_interrupts(comm):
     need_ranks(comm, 2)
     made = nbmn.create_communicator("shared_memory")
-    assert isinstance(made._parts.gradients, SharedMemoryBackend)
+    assert isinstance(made._parts.gradients._host, SharedMemoryBackend)
     model = chainer.links.Linear(20, 10)
     for number in range(12):
         for repeat in range(number % 3):  # in either slot

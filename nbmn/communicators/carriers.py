@@ -1,0 +1,77 @@
+"""What adds up buffers that lie on GPUs, and how numbers travel in them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from nbmn.communicators.arrays import on_device, summing_dtype
+from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
+from nbmn.gpu.packing import as_dtype
+from nbmn.gpu.runtime import Event, Runtime
+
+Buffers = Sequence[tuple[Packing, Any]]
+"""Packings, and arrays on the device laid out by them."""
+
+Travelling = Callable[[np.dtype, np.dtype | None], np.dtype]
+"""Returns the dtype in which values of a dtype are added, if they are rounded to another first;
+raises TypeError where they cannot be."""
+
+_LINE = 16  # bytes; what begins at a multiple is copied fastest
+
+
+class Carrier(Protocol):
+    """Adds up what lies on the ranks' GPUs, without copying it to the host."""
+
+    travelling: Travelling
+
+    def settle(self, device: int) -> str | None:
+        """Make ready, if it is not, for what lies on this rank's ``device``; collective.
+
+        Returns
+        -------
+        None, or why it cannot be used on these ranks; the same on all.
+        """
+
+    def add(self, buffers: Buffers, ready: Event, device: int) -> None:
+        """Replace each buffer by its sum over ranks; collective, when :meth:`settle` agreed.
+
+        What this thread's stream computes next has the sums.
+
+        Parameters
+        ----------
+        ready
+            Reached when the buffers are written.
+        """
+
+    def close(self) -> None:
+        """Let go of what it holds, on all ranks; local. Usable again afterwards."""
+
+
+@functools.lru_cache(maxsize=64)
+def plan(travelling: Travelling, table: Table, wire: str | None) -> tuple[Packing, ...]:
+    """Lay out what is present in buffers of the dtypes in which it travels; equal on all ranks.
+
+    Raises
+    ------
+    ImportError, TypeError
+        Some dtype cannot be had, or its values cannot be added.
+    """
+    rounded = None if wire is None else as_dtype(wire)
+    return lay_out(table, lambda own: travelling(own, rounded if own.kind == "f" else None), _LINE)
+
+
+def on_host(own: np.dtype, rounded: np.dtype | None) -> np.dtype:
+    """Return the dtype in which host memory adds: it has no narrow ones."""
+    if rounded is not None and rounded.name == BFLOAT16:
+        return np.dtype(np.float32)
+    return summing_dtype(rounded or own)
+
+
+def device_of(arrays: Sequence[Any], runtime: Runtime) -> int:
+    """Return the number of the device on which arrays lie; this thread's if there are none."""
+    first = next((array for array in arrays if array is not None and on_device(array)), None)
+    return runtime.current_device() if first is None else runtime.device_of(first)

@@ -1,0 +1,98 @@
+"""Sums and means of what lies on GPUs, in one buffer per dtype.
+
+Packing, casting and scaling is one kernel on the stream on which the rank computes. Means are views
+into the buffer, which lives as long as any of them: each averaging has a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nbmn.communicators.backend import MeanRequest
+from nbmn.communicators.carriers import Buffers, Carrier, device_of, plan
+from nbmn.communicators.link import Link
+from nbmn.communicators.parameters import Entry
+from nbmn.gpu.packing import pack, unpack
+from nbmn.gpu.runtime import Event, Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """This rank's gradients in buffers."""
+
+    request: MeanRequest
+    buffers: Buffers
+    ready: Event
+    device: int
+
+
+class DeviceMeans:
+    """Packs, lets a carrier add, and unpacks."""
+
+    def __init__(self, link: Link, runtime: Runtime, carrier: Carrier) -> None:
+        self._link = link
+        self._runtime = runtime
+        self.carrier = carrier
+
+    def settle(self, arrays: Sequence[Any]) -> str | None:
+        """Make the carrier ready for arrays; collective; as :meth:`Carrier.settle`."""
+        return self.carrier.settle(device_of(arrays, self._runtime))
+
+    def can_add(self, arrays: Sequence[Any]) -> bool:
+        """Say whether arrays of such dtypes can be added; the same on all ranks, local."""
+        try:
+            for array in arrays:
+                self.carrier.travelling(array.dtype, None)
+        except TypeError:
+            return False
+        return True
+
+    def sum(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return the sums of arrays over ranks; collective, when the carrier is settled."""
+        table = tuple(
+            Entry(str(number), array.shape, array.dtype.str, True)
+            for number, array in enumerate(arrays)
+        )
+        return self.mean(self.prepare(MeanRequest(table, arrays, 1)))
+
+    def prepare(self, request: MeanRequest) -> Packed:
+        """Pack gradients, divided by how many ranks count; local, does not wait."""
+        runtime = self._runtime
+        device = device_of(request.arrays, runtime)
+        buffers = []
+        with runtime.on(device):
+            for packing in plan(self.carrier.travelling, request.table, request.wire):
+                buffer = runtime.empty(packing.size, packing.dtype)
+                # Divided before they are added: sums of narrow dtypes could overflow.
+                scale = 1.0 if packing.dtype.kind in "iu" else 1.0 / max(request.total, 1)
+                pack(buffer, packing, request.arrays, scale=scale, wire=request.wire)
+                buffers.append((packing, buffer))
+            ready = runtime.record(runtime.compute_stream())
+        return Packed(request, tuple(buffers), ready, device)
+
+    def mean(self, packed: Packed) -> list[Any]:
+        """Return the means, on the device; collective, when the carrier is settled."""
+        with self._runtime.on(packed.device):
+            self.carrier.add(packed.buffers, packed.ready, packed.device)
+            return self._results(packed)
+
+    def close(self) -> None:
+        """Let go of what the carrier holds; local."""
+        self.carrier.close()
+
+    def _results(self, packed: Packed) -> list[Any]:
+        request, runtime = packed.request, self._runtime
+        means: list[Any] = [None] * len(request.table)
+        for packing, buffer in packed.buffers:
+            if packing.dtype.kind in "iu" and request.total != 1:
+                buffer[...] = (buffer / request.total).astype(buffer.dtype)
+            for index, part in enumerate(unpack(buffer, packing, request.arrays)):
+                if part is not None:
+                    means[index] = part
+        if self._link.worker is not None:
+            # They go to a thread that may compute on another stream.
+            written = runtime.record(runtime.compute_stream())
+            self._link.wait(lambda: runtime.reached(written), "its own GPU")
+        return means

@@ -1,0 +1,50 @@
+"""Adds up what lies on GPUs by an MPI that reads and writes their memory itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nbmn.communicators import transport
+from nbmn.communicators.carriers import Buffers, on_host
+from nbmn.communicators.cuda_aware import DEADLINE
+from nbmn.communicators.link import Link
+from nbmn.gpu.runtime import Event, Gpu
+
+
+class MpiCarrier:
+    """See :class:`~nbmn.communicators.carriers.Carrier`.
+
+    Parameters
+    ----------
+    prove
+        Called on rank 0 only: returns why this MPI is not to be given such memory, or None.
+    """
+
+    travelling = staticmethod(on_host)
+
+    def __init__(self, link: Link, gpu: Gpu, prove: Callable[[], str | None]) -> None:
+        self._link = link
+        self._runtime = gpu.runtime
+        self._prove = prove
+
+    def settle(self, device: int) -> str | None:
+        """Ask rank 0 for a proof; collective."""
+        note = b""
+        if self._link.rank == 0:
+            note = (self._prove() or "").encode()[: transport.INLINE]
+        with self._link.patience(2 * DEADLINE):
+            return transport.bcast_note(self._link, note, 0).decode(errors="replace") or None
+
+    def add(self, buffers: Buffers, ready: Event, device: int) -> None:
+        """Replace each buffer by its sum over ranks; collective."""
+        try:
+            # MPI knows nothing of streams.
+            self._link.wait(lambda: self._runtime.reached(ready), "its own GPU")
+            for _, buffer in buffers:
+                transport.sum_in_place(self._link, buffer)
+        except BaseException as error:
+            self._link.fail(error)
+            raise
+
+    def close(self) -> None:
+        """Hold nothing; local."""

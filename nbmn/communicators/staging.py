@@ -1,0 +1,106 @@
+"""Averages what lies on GPUs through host memory: one copy there, one back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nbmn.communicators import transport
+from nbmn.communicators.backend import Backend, MeanRequest
+from nbmn.communicators.carriers import device_of, on_host, plan
+from nbmn.communicators.link import Link
+from nbmn.communicators.parameters import Entry, Packing, Table
+from nbmn.gpu.packing import pack, unpack
+from nbmn.gpu.runtime import Event, Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """This rank's gradients, on their way to the host."""
+
+    request: MeanRequest
+    packings: Sequence[Packing]
+    buffers: Sequence[Any]
+    copies: Sequence[np.ndarray]
+    ready: Event
+    device: int
+
+
+class StagedMeans:
+    """Packs gradients on the device, and lets a backend of the host average them.
+
+    They are rounded to the request's dtype, and added in one in which the host can add.
+    """
+
+    def __init__(self, link: Link, host: Backend, runtime: Runtime) -> None:
+        self._link = link
+        self._host = host
+        self._runtime = runtime
+        self._pinned: dict[str, np.ndarray] = {}
+
+    def prepare(self, request: MeanRequest) -> _Prepared:
+        """Begin to copy gradients to the host; local, does not wait."""
+        runtime = self._runtime
+        packings = plan(on_host, request.table, request.wire)
+        device = device_of(request.arrays, runtime)
+        buffers, copies = [], []
+        with runtime.on(device):
+            for packing in packings:
+                buffer = runtime.empty(packing.size, packing.dtype)
+                pack(buffer, packing, request.arrays, wire=request.wire)
+                copy = self._memory(packing)
+                runtime.download(buffer, copy)
+                buffers.append(buffer)
+                copies.append(copy)
+            ready = runtime.record(runtime.compute_stream())
+        return _Prepared(request, packings, buffers, copies, ready, device)
+
+    def mean(self, prepared: _Prepared) -> list[Any]:
+        """Return the means, on the device; collective."""
+        try:
+            return self._mean(prepared)
+        except BaseException as error:
+            self._link.fail(error)
+            raise
+
+    def _mean(self, prepared: _Prepared) -> list[Any]:
+        runtime, request = self._runtime, prepared.request
+        self._link.wait(lambda: runtime.reached(prepared.ready), "its own GPU")
+        inner = self._host.prepare(MeanRequest(_flat(prepared), prepared.copies, request.total))
+        transport.barrier(self._link)  # all have prepared
+        averaged = self._host.mean(inner)
+        means: list[Any] = [None] * len(request.table)
+        parts = zip(prepared.packings, prepared.buffers, prepared.copies, averaged, strict=True)
+        with runtime.on(prepared.device):
+            for packing, buffer, copy, mean in parts:
+                if mean is not copy:
+                    np.copyto(copy, mean)
+                runtime.upload(copy, buffer)
+                for index, part in enumerate(unpack(buffer, packing, request.arrays)):
+                    if part is not None:
+                        means[index] = part
+            uploaded = runtime.record(runtime.compute_stream())
+        # The next averaging writes to the same memory.
+        self._link.wait(lambda: runtime.reached(uploaded), "its own GPU")
+        return means
+
+    def close(self) -> None:
+        """Let go of memory; local."""
+        self._pinned.clear()
+
+    def _memory(self, packing: Packing) -> np.ndarray:
+        held = self._pinned.get(packing.dtype.str)
+        if held is None or held.size < packing.size:
+            held = self._runtime.pinned(packing.size, packing.dtype)
+            self._pinned[packing.dtype.str] = held
+        return held[: packing.size]
+
+
+def _flat(prepared: _Prepared) -> Table:
+    return tuple(
+        Entry(f"gradients in {packing.dtype}", (packing.size,), packing.dtype.str, True)
+        for packing in prepared.packings
+    )

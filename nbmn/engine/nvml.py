@@ -1,0 +1,162 @@
+"""What NVIDIA's driver tells of a GPU, asked through nvidia-ml-py, which is loaded when first used.
+
+Devices are found by their UUID: the numbers by which CUDA knows them in this process say
+nothing to the driver (``CUDA_VISIBLE_DEVICES``).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+LINKS = 36
+"""NVLinks of a GPU at most."""
+
+
+class DriverError(RuntimeError):
+    """The driver cannot be asked, or does not know the GPU any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A process that uses a GPU."""
+
+    pid: int
+    """In the driver's eyes; in a container it may have another."""
+    used: int | None
+    """Bytes; None where the driver does not tell."""
+
+
+class Gpu:
+    """One GPU, or one instance of a GPU that is divided (MIG). Local; of any thread.
+
+    Parameters
+    ----------
+    uuid : str
+        As CUDA gives it, 32 hexadecimal digits.
+    visible : str
+        What ``CUDA_VISIBLE_DEVICES`` says, where CUDA may give the UUID of the whole GPU.
+
+    Raises
+    ------
+    DriverError
+        nvidia-ml-py or the driver is missing, or the driver knows no such GPU. So do all methods
+        once the driver has lost the GPU; where it merely does not tell they return None.
+    """
+
+    def __init__(self, uuid: str, visible: str = "") -> None:
+        self._nvml = _library()
+        self._silent = {
+            self._nvml.NVML_ERROR_NOT_SUPPORTED,
+            self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            self._nvml.NVML_ERROR_NO_PERMISSION,
+            self._nvml.NVML_ERROR_INVALID_ARGUMENT,
+            self._nvml.NVML_ERROR_NOT_FOUND,
+            self._nvml.NVML_ERROR_NO_DATA,
+        }
+        self._handle = self._found(names(uuid, visible))
+        # What concerns the card, not a part of its memory, is known of the whole GPU only.
+        whole = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self._handle)
+        self._card = self._handle if whole is None else whole
+
+    def _found(self, candidates: tuple[str, ...]) -> Any:
+        for name in candidates:
+            try:
+                return self._nvml.nvmlDeviceGetHandleByUUID(name)
+            except self._nvml.NVMLError as error:
+                problem = str(error)
+        raise DriverError(f"the driver knows no {candidates[-1]} ({problem})")
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes in use, by whomever, and in all."""
+        told = self._ask("nvmlDeviceGetMemoryInfo", self._handle, self._nvml.nvmlMemory_v2)
+        return None if told is None else (told.used, told.total)
+
+    def utilisation(self) -> int | None:
+        """Percent of the time in which it computed; unknown of a part of a GPU."""
+        told = self._ask("nvmlDeviceGetUtilizationRates", self._handle)
+        return None if told is None else told.gpu
+
+    def temperature(self) -> int | None:
+        """Degrees Celsius."""
+        sensor = self._nvml.NVML_TEMPERATURE_GPU
+        told = self._ask("nvmlDeviceGetTemperatureV", self._card, sensor)
+        # Drivers of CUDA 12 have the old function only, those after CUDA 13 the new one.
+        return self._ask("nvmlDeviceGetTemperature", self._card, sensor) if told is None else told
+
+    def link(self) -> str:
+        """How it is connected: by how many NVLinks, else by which PCI Express."""
+        links = 0
+        for number in range(LINKS):
+            active = self._ask("nvmlDeviceGetNvLinkState", self._card, number)
+            if active is None:  # it has no more of them
+                break
+            links += active
+        if links:
+            return f"NVLink ×{links}"
+        generation = self._ask("nvmlDeviceGetCurrPcieLinkGeneration", self._card)
+        width = self._ask("nvmlDeviceGetCurrPcieLinkWidth", self._card)
+        return f"PCIe {generation} ×{width}" if generation and width else ""
+
+    def slowed(self) -> str:
+        """Why its clocks are low: ``heat``, ``power`` (the supply's, not its own limit), or not."""
+        nvml = self._nvml
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._card) or 0
+        hot = nvml.nvmlClocksEventReasonSwThermalSlowdown | (
+            nvml.nvmlClocksEventReasonHwThermalSlowdown
+        )
+        if reasons & hot:
+            return "heat"
+        return "power" if reasons & nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown else ""
+
+    def tenants(self) -> tuple[Tenant, ...]:
+        """The processes that compute on it."""
+        told = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle) or ()
+        return tuple(Tenant(process.pid, process.usedGpuMemory) for process in told)
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        call: Callable[..., Any] = getattr(self._nvml, name)
+        try:
+            return call(*arguments)
+        except self._nvml.NVMLError as error:
+            if error.value in self._silent:
+                return None
+            raise DriverError(str(error)) from error
+
+
+def names(uuid: str, visible: str) -> tuple[str, ...]:
+    """What the driver may call a device, the most special first.
+
+    Examples
+    --------
+    >>> names("0" * 32, "0,1")
+    ('MIG-00000000-0000-0000-0000-000000000000', 'GPU-00000000-0000-0000-0000-000000000000')
+    """
+    name = "-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))
+    # CUDA shows a process one part of a GPU only, the first that is named.
+    first = visible.partition(",")[0].strip()
+    named = (first,) if first.startswith("MIG-") else ()
+    return (*named, f"MIG-{name}", f"GPU-{name}")
+
+
+def gpu_of(uuid: str) -> Gpu:
+    """The GPU with CUDA's UUID, as this process sees it; raises as :class:`Gpu`."""
+    return Gpu(uuid, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+
+@functools.cache
+def _library() -> ModuleType:
+    """nvidia-ml-py, once it has found the driver."""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise DriverError("nvidia-ml-py is not installed") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise DriverError(str(error)) from error
+    return pynvml

@@ -1,0 +1,241 @@
+"""CuPy's own arrays, streams and events, and its driver of NCCL, without a device.
+
+Memory is the host's; kernels of nbmn are compiled for the host and run there, CuPy's are not run;
+streams and events are the stand-in's.
+"""
+
+import os
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+
+import device_standin
+from host_runtime import Standin
+
+_standin = Standin()
+_tickets = {}
+_uuid = {"uuid": os.getpid().to_bytes(16, "little")}
+
+
+def _record(event, stream, *_):
+    _tickets[event] = (stream, _standin.record(stream) if stream else 0)
+    return 0
+
+
+def _query(event):
+    stream, ticket = _tickets.get(event, (0, 0))
+    return 0 if not stream or _standin.reached(stream, ticket) else 600
+
+
+def _hold(stream, event, *_):
+    while _query(event):
+        threading.Event().wait(1e-3)
+
+
+device_standin.ANSWERS |= {
+    "streamCreateWithFlags": lambda flags: _standin.stream(),
+    "streamCreateWithPriority": lambda flags, priority: _standin.stream(),
+    "eventRecord": _record,
+    "eventQuery": _query,
+    "streamWaitEvent": _hold,
+    "getDeviceProperties": lambda device: {"name": b"Stand-in", **_uuid},
+}
+
+import chainer  # noqa: E402 - after the stand-in
+import cupy  # noqa: E402
+import host_kernel  # noqa: E402
+import numpy as np  # noqa: E402
+from nccl_tools import counted, faults, interrupt_in_nccl, nccl_of  # noqa: E402
+from rank_tools import raises  # noqa: E402
+
+import nbmn  # noqa: E402
+from nbmn.communicators import world  # noqa: E402
+from nbmn.gpu import kernels  # noqa: E402
+from nbmn.gpu.cupy_runtime import CupyRuntime  # noqa: E402
+
+_folder = Path(tempfile.mkdtemp(dir=os.environ["NBMN_NCCL_STANDIN"]))
+
+
+def _launch(conversion, batches, pointers, target, scale):
+    host_kernel.launch_all(
+        lambda how, capacity: host_kernel.compiled(how, capacity, _folder),
+        conversion,
+        batches,
+        pointers.tolist(),
+        target.data.ptr,
+        scale,
+    )
+
+
+kernels.launch = _launch
+kernels.capacity = lambda: kernels.SMALL
+
+
+def model_of(comm, dtype="float32", seed=0):
+    """Return a model on the device, and the means of its gradients."""
+    model = chainer.Link()
+    means = []
+    with model.init_scope():
+        for number, shape in enumerate([(3, 5), (7,), (1,)]):
+            param = chainer.Parameter(cupy.asarray(np.zeros(shape, dtype)))
+            setattr(model, f"p{number}", param)
+            grads = [
+                np.asarray(np.random.default_rng([seed, rank, number]).normal(size=shape), dtype)
+                for rank in range(comm.size)
+            ]
+            param.grad = cupy.asarray(grads[comm.rank])
+            means.append(np.mean(np.asarray(grads, np.float64), axis=0))
+    return model, means
+
+
+def assert_averages(comm, dtype="float32", tolerance=1e-6, seed=0):
+    model, means = model_of(comm, dtype, seed)
+    comm.multi_node_mean_grad(model)
+    for number, mean in enumerate(means):
+        grad = getattr(model, f"p{number}").grad
+        assert type(grad) is cupy.ndarray
+        assert (grad.shape, grad.dtype) == (mean.shape, dtype)
+        np.testing.assert_allclose(grad.get(), mean, rtol=tolerance, atol=tolerance)
+    return model
+
+
+def check_means_by_nccl(comm):
+    nccl = nbmn.create_communicator("pure_nccl", timeout=15)
+    operations = _standin.operations()
+    model = assert_averages(nccl)
+    first, second = model.p0.grad.data, model.p1.grad.data
+    assert first.mem is second.mem
+    assert second.ptr - first.ptr == 64
+    assert_averages(nccl, "float64", 1e-14)
+    assert_averages(nccl, "float16", 1e-3)
+    assert _standin.operations() == operations + 3
+    before = counted()
+    nccl.finalize()
+    assert counted() == (before[0], before[1], before[2] + 1)
+
+
+def check_wire_dtypes(comm):
+    nccl = nbmn.create_communicator("auto", timeout=15)
+    for wire, tolerance in [("float16", 2e-3), ("bfloat16", 2e-2), ("float64", 1e-6)]:
+        nccl.set_config("allreduce_grad_dtype", wire)
+        assert_averages(nccl, "float32", tolerance)
+    assert _standin.inits()
+
+
+def check_sums_and_broadcasts(comm):
+    nccl = nbmn.create_communicator("auto", timeout=15)
+    operations = _standin.operations()
+    total = nccl.allreduce(cupy.asarray(np.arange(6, dtype="f").reshape(2, 3)))
+    assert type(total) is cupy.ndarray
+    np.testing.assert_array_equal(total.get(), nccl.size * np.arange(6).reshape(2, 3))
+    assert _standin.operations() == operations + 1
+    gathered = nccl.allgather(cupy.asarray(np.full(3, nccl.rank)))
+    assert [part.get().tolist() for part in gathered] == [[r] * 3 for r in range(nccl.size)]
+    model, _ = model_of(nccl)
+    model.p0.array.set(np.full((3, 5), nccl.rank + 1.0, "f"))
+    nccl.bcast_data(model)
+    assert type(model.p0.array) is cupy.ndarray
+    np.testing.assert_array_equal(model.p0.array.get(), np.ones((3, 5)))
+
+
+def check_one_gpu_for_all(comm):
+    own = _uuid["uuid"]
+    _uuid["uuid"] = b"the only one here"
+    try:
+        nccl = nbmn.create_communicator("pure_nccl", timeout=15)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for seed in range(3):
+                assert_averages(nccl, seed=seed)
+        notes = [str(w.message) for w in caught if "are on one GPU" in str(w.message)]
+        assert len(notes) == (nccl.rank == 0 and nccl.size > 1), notes
+        assert (nccl._parts.gradients.refusal is None) == (nccl.size == 1)
+    finally:
+        _uuid["uuid"] = own
+
+
+def check_flat_is_staged(comm):
+    inits = _standin.inits()
+    flat = nbmn.create_communicator("flat", timeout=15)
+    assert_averages(flat)
+    assert_averages(flat, "float16", 1e-3)
+    assert _standin.inits() == inits
+
+
+def check_double_buffering(comm):
+    nccl = nbmn.create_communicator("pure_nccl", timeout=15)
+    operations = _standin.operations()
+    model, _ = model_of(nccl)
+    background = nbmn.create_multi_node_optimizer(
+        chainer.optimizers.SGD(), nccl, double_buffering=True
+    )
+    background.setup(model)
+    applied = []
+    object.__setattr__(background, "_compute", lambda step: None)
+    object.__setattr__(background, "_apply", applied.append)
+    for step in range(3):
+        for number in range(3):
+            param = getattr(model, f"p{number}")
+            param.grad = cupy.asarray(np.full(param.shape, step + nccl.rank, "f"))
+        background.update()
+    background.flush()
+    means = [m.arrays[0] for m in applied if m is not None]
+    assert [type(mean) for mean in means] == [cupy.ndarray] * 3
+    got = [float(mean.get()[0, 0]) for mean in means]
+    np.testing.assert_allclose(got, np.arange(3) + (nccl.size - 1) / 2)
+    assert _standin.operations() == operations + 3
+
+
+def check_interrupt_and_renewal(comm):
+    if comm.size == 1:
+        return
+    nccl = nbmn.create_communicator("pure_nccl", timeout=15)
+    assert_averages(nccl)
+    aborts = _standin.aborts()
+    with faults() as fault:
+        fault.block(nccl.rank == 0)
+        model, _ = model_of(nccl)
+        watcher = interrupt_in_nccl(nccl)
+        with raises(KeyboardInterrupt):
+            nccl.multi_node_mean_grad(model)
+        watcher.join()
+    assert world().renew() is True
+    assert_averages(nccl, seed=1)
+    assert _standin.aborts() == aborts + 1
+    assert nccl_of(nccl)._channel.device == 0
+
+
+def check_the_runtime(comm):
+    runtime = CupyRuntime()
+    assert runtime.problem() is None
+    assert runtime.version() == f"CuPy {cupy.__version__}"
+    assert runtime.current_device() == 0
+    assert bytes.fromhex(runtime.uuid(0)) == _uuid["uuid"]
+    host = runtime.pinned(5, np.dtype("f8"))
+    host[...] = np.arange(5)
+    array = runtime.empty(5, np.dtype("f8"))
+    runtime.upload(host, array)
+    np.testing.assert_array_equal(array.get(), np.arange(5))
+    back = runtime.pinned(5, np.dtype("f8"))
+    runtime.download(array, back)
+    np.testing.assert_array_equal(back, np.arange(5))
+    assert runtime.pointer(array) == array.data.ptr
+    assert runtime.device_of(array) == 0
+    import ml_dtypes
+
+    assert runtime.empty(3, np.dtype(ml_dtypes.bfloat16)).dtype == np.uint16
+    stream = runtime.stream()
+    assert runtime.handle(stream) == stream.ptr
+    _standin.kernel(stream.ptr, 30)
+    event = runtime.record(stream)
+    assert not runtime.reached(event)
+    runtime.hold(runtime.compute_stream(), event)
+    assert runtime.reached(event)
+    for error in (700, 719):  # of a kernel, for ever after
+        cupy.cuda.runtime.eventQuery, before = (lambda _, e=error: e), cupy.cuda.runtime.eventQuery
+        try:
+            with raises(cupy.cuda.runtime.CUDARuntimeError):
+                runtime.reached(event)
+        finally:
+            cupy.cuda.runtime.eventQuery = before

@@ -260,6 +260,45 @@ def test_stepping_ends_with_the_cell(two: Notebook) -> None:
     _works(two)
 
 
+THREADS = """%%mn --debug 1
+import threading
+class Slow:
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        if i < 2:
+            breakpoint()
+            i = i + 0
+        return np.float32(i)
+batches = chainer.iterators.MultithreadIterator(Slow(), 4, repeat=False, shuffle=False, n_threads=2)
+total = sum(float(sum(batch)) for batch in batches)
+total = comm.allreduce_obj(total)
+"""
+
+
+def test_threads_take_turns_at_the_prompt(two: Notebook) -> None:
+    ran = two.run(THREADS, typed=typing("p 'at', i", "n", "p 'at', i", "c", "c", "c"), seconds=30)
+    assert ran.ok, ran.error
+    # One asks after the other, each of its own example, and it is said who asks.
+    assert {text for text in re.findall(r"\('at', \d\)", _plain(ran))} <= {"('at', 0)", "('at', 1)"}
+    assert re.search(r"^--- .*Thread.* ---$", _plain(ran), re.MULTILINE)
+    two.check("%mn assert total == 56, total")
+    _works(two)
+
+
+def test_leaving_the_debugger_by_what_would_end_a_program(two: Notebook) -> None:
+    two.run(FAILS)
+    for line in ("!quit()", "!import sys; sys.exit(3)"):
+        ran = two.run("%mn_debug 1", typed=typing(line))
+        assert ran.ok, ran.error
+    ran = two.run("%mn_debug 1", typed=typing("run", "restart", "debug 1/0", "p doubled", "q"))
+    assert ran.ok, ran.error
+    assert _plain(ran).count("*** a rank has no program to begin anew") == 2
+    assert "*** ZeroDivisionError: division by zero" in _plain(ran)
+    assert "\n8\n" in _plain(ran)
+    _works(two)
+
+
 def test_q_fails_the_cell_and_frees_who_waits(two: Notebook) -> None:
     label = two.next_cell()
     ran = two.run("%%mn --debug 1\nx = 1\nbreakpoint()\ncomm.barrier()", typed=typing("q"))

@@ -280,7 +280,7 @@ def test_threads_take_turns_at_the_prompt(two: Notebook) -> None:
     ran = two.run(THREADS, typed=typing("p 'at', i", "n", "p 'at', i", "c", "c", "c"), seconds=30)
     assert ran.ok, ran.error
     # One asks after the other, each of its own example, and it is said who asks.
-    assert {text for text in re.findall(r"\('at', \d\)", _plain(ran))} <= {"('at', 0)", "('at', 1)"}
+    assert set(re.findall(r"\('at', \d\)", _plain(ran))) <= {"('at', 0)", "('at', 1)"}
     assert re.search(r"^--- .*Thread.* ---$", _plain(ran), re.MULTILINE)
     two.check("%mn assert total == 56, total")
     _works(two)

@@ -65,6 +65,10 @@ class CellError:
     """The user's line, such as ``cell [12] line 3``; empty when unknown."""
     traceback: str = ""
     """Formatted, with ANSI colours."""
+    origin: CellError | None = None
+    """The user's error that was on its way out when nbmn raised this one, in a ``finally``."""
+    after_interrupt: bool = False
+    """Whether it was raised because the rank had been interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +81,5 @@ class CellReply:
     """The last expression, pickled, when the request said ``keep``."""
     reported: bool = False
     """Whether records of this cell are on their way, the last a :class:`nbmn.records.RunEnded`."""
+    broken: bool = False
+    """Whether a communicator on this rank was left in the middle of a call."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbmn.debug.diagnosis import Diagnosis
 from nbmn.messages import CellError
@@ -98,29 +98,45 @@ class RanksStuck(ClusterError):
         Who waited for whom.
     """
 
-    def __init__(self, diagnosis: Diagnosis) -> None:
+    def __init__(self, diagnosis: Diagnosis, notes: Sequence[str] = ()) -> None:
         self.diagnosis = diagnosis
-        super().__init__(diagnosis.past())
+        super().__init__("\n".join([diagnosis.past(), *notes]))
 
 
 def _headline(failure: Failure) -> str:
     error = failure.error
+    origin = "" if error.origin is None else f"{describe(error.origin)}; then "
+    return f"{name_ranks(failure.ranks)} raised {origin}{describe(error)}"
+
+
+def describe(error: CellError) -> str:
+    """An exception in words: its name, place and message."""
     message = f": {error.message}" if error.message else ""
-    return f"{name_ranks(failure.ranks)} raised {error.name}{_at(error)}{message}"
+    return f"{error.name}{_at(error)}{message}"
 
 
 def fold(errors: dict[int, CellError]) -> list[Failure]:
-    """Put equal errors together: same exception, message and line."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    """Put equal errors together: same exception, message, line and origin."""
+    groups: dict[CellError, list[int]] = {}
     for rank in sorted(errors):
-        error = errors[rank]
-        groups.setdefault((error.name, error.message, error.where), []).append(rank)
+        groups.setdefault(_untraced(errors[rank]), []).append(rank)
     return [Failure(tuple(ranks), errors[ranks[0]]) for ranks in groups.values()]
+
+
+def _untraced(error: CellError) -> CellError:
+    return replace(error, traceback="", after_interrupt=False)
 
 
 def is_interrupt(error: CellError | None) -> bool:
     """Whether a rank was interrupted, or found that another one was."""
     return error is not None and error.name in ("KeyboardInterrupt", "BrokenCommunicatorError")
+
+
+def was_freed(error: CellError | None) -> bool:
+    """Whether a rank that was freed from a wait may have failed for no other reason."""
+    if error is None:
+        return True  # the user's code caught the interrupt
+    return error.origin is None and (is_interrupt(error) or error.after_interrupt)
 
 
 def note(error: CellError, stopped: bool) -> str:
@@ -130,8 +146,8 @@ def note(error: CellError, stopped: bool) -> str:
     return f"{error.name}{_at(error)}: {error.message}\n"
 
 
-def unanswered(where: Mapping[int, str], patience: float) -> str:
-    """Say which ranks did not answer an interrupt for ``patience`` seconds.
+def unanswered(where: Mapping[int, str], seconds: float) -> str:
+    """Say which ranks have not answered an interrupt for so many seconds.
 
     Parameters
     ----------
@@ -140,7 +156,7 @@ def unanswered(where: Mapping[int, str], patience: float) -> str:
     """
     places = "; ".join(f"rank {rank} {what}" for rank, what in where.items())
     return (
-        f"{name_ranks(list(where))} did not answer the interrupt within {patience:g} s: "
+        f"{name_ranks(list(where))} did not answer the interrupt within {seconds:.1f} s: "
         f"{places}. Native code sees no interrupt before it returns, and a cell may catch "
         "KeyboardInterrupt. The next cell comes after this one. %mn_interrupt once more kills "
         f"{'it' if len(where) == 1 else 'them'}, and %mn_restart starts afresh (variables on "

@@ -133,7 +133,7 @@ class Session:
         """Stop a cell by its name, if it is active; raises as its ``wait`` does after Ctrl-C."""
         for cell in self._active:
             if cell.request.run == run:
-                cell.stop()
+                cell.presses.stop()
 
     @property
     def active(self) -> tuple[CellRun, ...]:
@@ -174,18 +174,20 @@ class Session:
 
     # What a run asks of its session, in its own thread.
 
-    def send_cell(self, request: CellRequest, ranks: Sequence[int]) -> dict[int, Call]:
-        """Send a cell whose turn has come."""
+    def send_cell(self, run: CellRun) -> dict[int, Call]:
+        """Send a cell whose turn has come; to nobody, if it was stopped meanwhile."""
         with self._turn:
             self._renew_if_stale()
-            self._sent.update(dict.fromkeys(ranks, request.run))
-            return self.call(ranks, run_cell, request)
+            if run.interrupted:
+                return {}
+            self._sent.update(dict.fromkeys(run.ranks, run.request.run))
+            return self.call(run.ranks, run_cell, run.request)
 
     def cell_ended(self, run: CellRun) -> None:
         """Take note that a run is over."""
         with self._book:
             self._active = tuple(other for other in self._active if other is not run)
-            self._stale = self._stale or run.failed or run.interrupted
+            self._stale = self._stale or not run.clean
 
     def distrust(self) -> None:
         """Renew the communicators before they are used again."""

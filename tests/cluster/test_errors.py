@@ -191,3 +191,38 @@ def test_magics_say_how_they_are_used(two: Notebook) -> None:
     said = two.run("%mn_status_\n" if False else "%mn_push x --to 1").streams["stderr"]
     assert "unrecognized arguments: --to 1; usage: %mn_push [" in said
     assert "'foo' is no rank; name one, such as 0" in two.run("%mn_debug foo").error
+
+
+def test_the_error_that_a_finally_passed_on_is_named_first(two: Notebook) -> None:
+    label = _label(two)
+    ran = two.run(
+        "%%mn\ntry:\n    if comm.rank == 1: raise ValueError('root cause')\n"
+        "    comm.allreduce(np.ones(3))\nfinally:\n    comm.barrier()",
+        seconds=20,
+    )
+    assert ran.error.startswith(
+        f"rank 1 raised ValueError at {label} line 3: root cause; then MismatchError at "
+        f"{label} line 6: "
+    )
+    _works(two)
+    label = _label(two)
+    ran = two.run(
+        "%%mn\ntry:\n    if comm.rank == 1: raise ValueError('root cause')\n"
+        "finally:\n    if comm.rank == 1: comm.barrier()",
+        seconds=20,
+    )
+    assert ran.error.startswith(
+        f"rank 1 raised ValueError at {label} line 3: root cause; then KeyboardInterrupt at "
+        f"{label} line 5\nrank 1 waited in barrier"
+    )
+    assert "waiting.py" not in ran.error
+    _works(two)
+
+
+def test_a_traceback_is_no_longer_than_a_person_reads(two: Notebook) -> None:
+    for text in ("'x' * 3_000_000", "'x\\n' * 1_000_000"):
+        ran = two.run(f"%%mn\nraise ValueError({text})")
+        assert "----> 2 raise ValueError" in ran.error
+        assert "characters)" in ran.error
+        assert len(ran.error) < 200_000
+    _works(two)

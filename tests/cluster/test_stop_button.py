@@ -106,8 +106,8 @@ while not os.path.exists({str(stop)!r}):
 def test_a_rank_that_caught_the_interrupt_long_ago_is_asked_again(
     two: Notebook, tmp_path: Path
 ) -> None:
-    two.check("import nbmn.cluster.cells as cells\nbefore = cells.PRESS_MEMORY")
-    two.check("cells.PRESS_MEMORY = 0.2")
+    two.check("import nbmn.cluster.pressing as pressing\nbefore = pressing.PRESS_MEMORY")
+    two.check("pressing.PRESS_MEMORY = 0.2")
     two.check(
         f"""%%mn --bg -o run
 import pathlib
@@ -125,7 +125,7 @@ while True: pass
         wait_until(lambda word=word: len(list(tmp_path.glob(f"{word}*"))) == 2, 10, word)
         assert "interrupted ranks 0, 1" in two.check("%mn_interrupt").text
     assert "raised KeyboardInterrupt" in two.run("run.wait()").error
-    two.check("cells.PRESS_MEMORY = before")
+    two.check("pressing.PRESS_MEMORY = before")
     _works(two)
 
 

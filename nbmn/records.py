@@ -74,6 +74,8 @@ class Wait:
     """Of a message; None for any."""
     nbytes: int = 0
     dtype: str = ""
+    made: int = 0
+    """Counts the communicators made of these members, from 1; 0 while it is being made."""
 
 
 @dataclass(frozen=True, slots=True)

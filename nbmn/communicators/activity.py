@@ -25,6 +25,9 @@ _MESSAGES = {
 }
 """Methods in which one other rank takes part, and their parameters."""
 
+_NAMED = frozenset({"agree", "scatter_parts"})
+"""Methods whose first argument says what the user called."""
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -44,6 +47,7 @@ def collective_over(attribute: str) -> Callable[[_Method], _Method]:
 def _recorded(method: _Method, over: str | None) -> _Method:
     name = method.__name__
     counts = name not in _MESSAGES
+    named = name in _NAMED
 
     @functools.wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +62,8 @@ def _recorded(method: _Method, over: str | None) -> _Method:
             peer, tag = (0, 0) if counts else _ends(name, args, kwargs)
             data = args[0] if args else None
             counted = link if over is None else getattr(self, over)
-            track.begin(name, counted, data, frame, counts=counts, peer=peer, tag=tag, call=call)
+            what = str(data) if named and data else name
+            track.begin(what, counted, data, frame, counts=counts, peer=peer, tag=tag, call=call)
             if link is not None:
                 steps = link.ledger.steps
                 if counts and verifies(link):

@@ -227,8 +227,14 @@ def fewer(
     )
 
 
-def describe_wait(state: RankState) -> str:
-    """What a rank waits in, such as ``allreduce #418 (cell [12] line 9)``."""
+def describe_wait(state: RankState, on: str = "") -> str:
+    """What a rank waits in, such as ``allreduce #418 (cell [12] line 9)``.
+
+    Parameters
+    ----------
+    on
+        Which communicator's, such as `` of ranks 0, 1``.
+    """
     wait = state.wait
     number = f" #{wait.number}" if wait and wait.number else ""
     end = ""
@@ -237,16 +243,28 @@ def describe_wait(state: RankState) -> str:
         tag = "" if wait.tag in (None, 0) else f" with tag {wait.tag}"
         end = f" {'to' if sends(state) else 'from'} {other}{tag}"
     place = f" ({state.where})" if state.where else ""
-    return f"{state.operation}{number}{end}{place}"
+    return f"{state.operation}{number}{end}{on}{place}"
 
 
 def _waits(waiting: Sequence[RankState], verb: str) -> str:
     said = []
-    for who, what, group in _fold(waiting, describe_wait):
+    for who, what, group in _fold(waiting, lambda s: describe_wait(s, _on(s, waiting))):
         ending = "s" if verb == "wait" and len(group) == 1 else ""
         longest = max(state.seconds for state in group)
         said.append(f"{who} {verb}{ending} in {what} for {longest:.1f} s")
     return "; ".join(said)
+
+
+def _on(state: RankState, waiting: Sequence[RankState]) -> str:
+    """Which communicator's call a rank waits in, where the others wait in another's."""
+    waits = [s.wait for s in waiting if s.wait is not None and s.wait.link]
+    mine = state.wait
+    others = [wait for wait in waits if mine is not None and wait.link != mine.link]
+    if mine is None or not mine.link or not others:
+        return ""
+    ranks = name_ranks(sorted(mine.members))
+    alike = any(set(wait.members) == set(mine.members) for wait in others)
+    return f" of communicator {mine.made} of {ranks}" if alike and mine.made else f" of {ranks}"
 
 
 def _fold(

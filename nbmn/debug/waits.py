@@ -9,6 +9,7 @@ from nbmn.debug.states import RankState
 from nbmn.records import Wait
 
 States = Mapping[int, RankState]
+_MESSAGES = frozenset({"send", "send_obj", "recv", "recv_obj"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def need(state: RankState, states: States) -> Need:
 
 def is_message(state: RankState) -> bool:
     """Whether it waits for one other rank, to send or to receive."""
-    return bool(state.wait) and state.operation.partition("_")[0] in ("send", "recv")
+    return bool(state.wait) and state.operation in _MESSAGES
 
 
 def sends(state: RankState) -> bool:

@@ -100,10 +100,12 @@ class Lookout:
         return entry if waits else None
 
     def _wait(self, entry: Entry) -> Wait:
+        made = 0
         if entry.link:
-            code, number = entry.link, entry.number
-            links = self._world.links()
-            members = next((link.members for link in links if link.code == code), ())
+            code, number, members = entry.link, entry.number, ()
+            for link in self._world.links():
+                if link.code == code:
+                    members, made = link.members, link.uid.number
         else:
             code, number, members = self._world.creation()
         peer = entry.peer
@@ -118,6 +120,7 @@ class Lookout:
             entry.tag,
             entry.nbytes,
             entry.dtype,
+            made,
         )
 
     def begun(self) -> dict[str, int]:

@@ -242,6 +242,21 @@ def test_who_waits_later_is_added() -> None:
     assert both.cause == first.cause
 
 
+def test_communicators_are_told_apart() -> None:
+    def wait(rank: int, link: str, made: int, members: tuple[int, ...] = WORLD) -> RankState:
+        state = waiting(rank, "barrier", 1, link=link, members=members)
+        assert state.wait is not None
+        return replace(state, wait=replace(state.wait, made=made))
+
+    said = text(wait(0, "a", 2), wait(1, "b", 3), wait(2, "a", 2), wait(3, "b", 3))
+    assert "ranks 0, 2 wait in barrier #1 of communicator 2 of ranks 0–3 (cell [1] line 9)" in said
+    assert "ranks 1, 3 wait in barrier #1 of communicator 3 of ranks 0–3 (" in said
+    said = text(wait(0, "a", 2, (0, 1)), wait(1, "b", 2), over(2), over(3))
+    assert "rank 0 waits in barrier #1 of ranks 0, 1 (" in said
+    assert "rank 1 waits in barrier #1 of ranks 0–3 (" in said
+    assert " of " not in text(wait(0, "a", 2), over(1), over(2), over(3)).partition("barrier")[2]
+
+
 # Threads beside the main one.
 
 

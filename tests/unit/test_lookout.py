@@ -22,7 +22,7 @@ def waits(link: int, number: int, peer: int | None = None) -> Any:
     entry = Entry(3, link, number, "x", 0, "", "<cell [1]>", 2, 1.0, None, peer)
     world = SimpleNamespace(
         recorder=SimpleNamespace(last=lambda thread: entry),
-        links=lambda: [SimpleNamespace(code=7, members=(4, 2))],
+        links=lambda: [SimpleNamespace(code=7, members=(4, 2), uid=SimpleNamespace(number=3))],
         creation=lambda: (9, 2, (1, 3)),
     )
     lookout = Lookout(world)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def waits(link: int, number: int, peer: int | None = None) -> Any:
 
 def test_ranks_are_told_as_those_of_the_world() -> None:
     assert (told := waits(7, 5)).members == (4, 2)
-    assert (told.link, told.number, told.peer) == ("7", 5, None)
+    assert (told.link, told.number, told.peer, told.made) == ("7", 5, None, 3)
     assert waits(7, 0, peer=1).peer == 2
 
 

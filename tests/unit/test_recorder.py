@@ -55,6 +55,10 @@ class Talks:
     def recv_obj(self, source, status=None, tag=None):
         pass
 
+    @collective
+    def agree(self, operation, statement=None):
+        pass
+
     def bare(self, x):
         return x
 
@@ -346,3 +350,9 @@ def test_the_line_is_the_user_s_and_not_a_library_s(tmp_path):
     thread.start()
     thread.join()
     assert (talks.track.entries()[-1].file, talks.track.entries()[-1].line) == ("", 0)
+
+
+def test_a_step_of_something_larger_has_its_name(tmp_path):
+    talks = Talks(tmp_path)
+    talks.agree("next of a multi-node iterator")
+    assert talks.track.last().operation == "next of a multi-node iterator"

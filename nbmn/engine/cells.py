@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, nullcontext
+from types import CodeType
 from typing import Any
 
 from IPython import get_ipython
@@ -41,6 +42,17 @@ class CellCompiler(CachingCompiler):
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         return cell_filename(self.label)
+
+    def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        if raw_code is not None and raw_code.startswith("%%"):
+            # What is a line of the cell is one of the magic's body, see magics' numbered().
+            transformed_code = raw_code.partition("\n")[2]
+        return super().cache(transformed_code, number, raw_code)
+
+    def __call__(self, source: Any, filename: str, symbol: str, **options: Any) -> CodeType:
+        if filename.startswith("<timed "):  # of %%time
+            filename = cell_filename(self.label)
+        return super().__call__(source, filename, symbol, **options)
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
         label = cell_label(name)
@@ -240,13 +252,17 @@ def _summarise(shell: InteractiveShell, error: BaseException) -> CellError:
 
 
 def _place(error: BaseException) -> str:
-    if isinstance(error, SyntaxError) and error.lineno is not None:
-        return describe(error.filename or "", error.lineno)
+    if isinstance(error, SyntaxError) and cell_label(error.filename or ""):
+        return describe(error.filename or "", error.lineno or 0)
     return failing_line(error.__traceback__)
 
 
 def _message(error: BaseException) -> str:
-    return str(error.msg) if isinstance(error, SyntaxError) else message_of(error)
+    if not isinstance(error, SyntaxError):
+        return message_of(error)
+    if cell_label(error.filename or "") or not (error.filename and error.lineno):
+        return str(error.msg)
+    return f"{error.msg} ({describe(error.filename, error.lineno)})"  # where no line of a cell is
 
 
 def _cut(text: str) -> str:

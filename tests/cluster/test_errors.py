@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from notebook_kernel import Notebook
+from notebook_kernel import ANSI, Notebook
 
 
 def _label(two: Notebook) -> str:
@@ -69,6 +70,28 @@ def test_ranks_stranded_in_a_collective_are_freed(two: Notebook) -> None:
 def test_output_of_a_failed_cell_is_shown(two: Notebook) -> None:
     ran = two.run("%%mn\nprint('before')\n1 / 0")
     assert ran.text == "ranks 0, 1:\nbefore"
+
+
+def test_syntax_errors_of_other_code_name_the_user_s_line(two: Notebook, tmp_path: Path) -> None:
+    label = two.next_cell()
+    ran = two.run("%%mn\nx = 1\nexec('y = = 2')")
+    assert f"ranks 0, 1 raised SyntaxError at {label} line 3: invalid syntax" in ran.error
+    assert "(<string> line 1)" in ran.error
+    (tmp_path / "wrong.py").write_text("x = 1\ny = = 2\n")
+    label = two.next_cell()
+    ran = two.run(f"%%mn\nimport sys; sys.path.insert(0, {str(tmp_path)!r})\n\nimport wrong")
+    assert f"SyntaxError at {label} line 4: invalid syntax (wrong.py line 2)" in ran.error
+    label = two.next_cell()
+    assert f"at {label} line 2: by hand" in two.run("%%mn\nraise SyntaxError('by hand')").error
+
+
+@pytest.mark.parametrize("magic", ["%%time", "%%capture"])
+def test_lines_below_another_cell_magic(two: Notebook, magic: str) -> None:
+    label = two.next_cell()
+    ran = two.run(f"%%mn\n{magic}\nx = 1\n1 / 0 if comm.rank else comm.barrier()")
+    assert f"rank 1 raised ZeroDivisionError at {label} line 4" in ran.error
+    assert f"rank 0 waited in barrier #1 ({label} line 4)" in re.sub(r"#\d+", "#1", ran.error)
+    assert "----> 4 1 / 0 if comm.rank" in ANSI.sub("", ran.error)
 
 
 def test_syntax_error(two: Notebook) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nbmn.debug import probe
-from nbmn.debug.diagnosis import Diagnosis
+from nbmn.debug.diagnosis import Diagnosis, fewer
 from nbmn.debug.iterations import Call, call_of, missed
 from nbmn.debug.states import Heard, RankState, ended, in_cell, outside
 from nbmn.debug.waits import is_message, need
@@ -116,7 +116,25 @@ def compare_iterations(
         absent.setdefault(call, set()).update(need(state, states).ranks)
     stand = {state.rank: Call(state.operation, state.where) for state in found.waiting}
     said = missed(stand, absent, probe.recorded(ranks, since), ever=found.kind == "apart")
+    said = said or _fewer_updates(found.waiting, states)
     return replace(found, advice=said) if said else found
+
+
+def _fewer_updates(waiting: Sequence[RankState], states: Mapping[int, RankState]) -> str:
+    """Who made fewer updates, where others wait for the mean of the last (double buffering).
+
+    A mean is waited for at another line, or in another cell, than where it was begun.
+    """
+    if any(state.operation != "finish_mean_grad" for state in waiting):
+        return ""
+    late = sorted(frozenset().union(*(need(state, states).ranks for state in waiting)))
+    there = sorted(state.rank for state in waiting)
+    counts: dict[int, int | None] = {}
+    for state in waiting:
+        wait = state.wait
+        assert wait is not None
+        counts |= {rank: states[rank].begun.get(wait.link, 0) for rank in (*late, state.rank)}
+    return fewer(late, there, counts, "optimizer.update")
 
 
 def iterations_in(errors: Mapping[int, CellError], ranks: Sequence[RankInfo], since: float) -> str:

@@ -66,7 +66,8 @@ model = L.Classifier(L.Linear(5, 2))
 optimizer.setup(model)
 def batches(**more):
     return chainer.iterators.SerialIterator(shard, 20, **more)
-trainer = training.Trainer(training.StandardUpdater(batches(), optimizer), (3, "epoch"), out=os.curdir)
+updater = training.StandardUpdater(batches(), optimizer)
+trainer = training.Trainer(updater, (3, "epoch"), out=os.curdir)
 evaluator = extensions.Evaluator(batches(repeat=False, shuffle=False), model)
 trainer.extend(nbmn.create_multi_node_evaluator(evaluator, comm))
 trainer.run()"""
@@ -117,6 +118,17 @@ OUT_OF_DATA |= {
             "ranks 2, 3 called allreduce at {cell} line 2 at least once less than ranks 0, 1: ",
         ),
         "RanksFailed",
+    ),
+    "and flushes a mean that has not come": Bug(
+        "model = L.Linear(4, 2)\noptimizer = nbmn.create_multi_node_optimizer(\n"
+        "    chainer.optimizers.SGD(0.1), comm, double_buffering=True).setup(model)\n"
+        "for i in range(5 - (comm.rank == 2)): step(model, optimizer)\noptimizer.flush()",
+        (
+            "rank 2 has finished the cell; ranks 0, 1, 3 waited in finish_mean_grad #... ({cell} ",
+            "rank 2 called optimizer.update at least once less than ranks 0, 1, 3: fewer",
+        ),
+        kind="left",
+        culprits=(2,),
     ),
     "in a trainer": Bug(
         TRAINER.format(double=False),
@@ -209,6 +221,16 @@ SHAPES = {
 }
 
 MESSAGES = {
+    "one more than is received": Bug(
+        "for i in range(5):\n    if comm.rank == 0:\n        comm.send(np.ones(100_000), 1)\n"
+        "    elif comm.rank == 1 and i < 4:\n        comm.recv(0)",
+        (
+            "rank 1 has finished the cell; rank 0 waited in send to rank 1 ({cell} line 4)",
+            "What one rank sends, the other must receive, with the same tag, in the same order",
+        ),
+        kind="left",
+        culprits=(1,),
+    ),
     "a ring of sends": Bug(
         "comm.send(np.ones(1_000_000), (comm.rank + 1) % 4)\ncomm.recv((comm.rank - 1) % 4)",
         (

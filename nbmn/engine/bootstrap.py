@@ -73,6 +73,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     from nbmn.communicators import world
     from nbmn.engine.blackbox import install
     from nbmn.engine.cells import prepare_shell
+    from nbmn.engine.leaving import leaving
     from nbmn.engine.reporter import reporter
     from nbmn.engine.shared_files import forget_names
     from nbmn.engine.tracing import Tracer
@@ -94,6 +95,8 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     line = reporter()
     line.lookout, line.tracer = Lookout(world()), Tracer(world())
     line.connect(comm.rank, endpoint, expect_pings=not _notebook_is_here(VARIABLE, Parent))
+    box = install()
+    leaving().watch(MPI.COMM_WORLD.Dup(), box)
     return RankInfo(
         rank=comm.rank,
         size=comm.size,
@@ -102,7 +105,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
         pid=os.getpid(),
         device=device,
         mpi=_library(MPI.Get_library_version()),
-        box=install(),
+        box=box,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nbmn.debug.diagnosis import Diagnosis
@@ -31,20 +32,41 @@ class NoRanksError(ClusterError):
         super().__init__(message)
 
 
-class RanksInterrupted(KeyboardInterrupt):
-    """The person stopped a cell on ``ranks``; ``running`` have not answered yet.
+class Stopped(KeyboardInterrupt):
+    """The person stopped something.
 
     A KeyboardInterrupt, so that Run All ends; shown as one line.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\033[31mKeyboardInterrupt\033[0m: {self}"]
+
+
+@contextlib.contextmanager
+def stoppable(what: str) -> Iterator[None]:
+    """Show a Ctrl-C as one line that says what was stopped, such as ``while ranks start``.
+
+    Raises
+    ------
+    Stopped
+        Instead of another KeyboardInterrupt.
+    """
+    try:
+        yield
+    except Stopped:
+        raise
+    except KeyboardInterrupt:
+        raise Stopped(what) from None
+
+
+class RanksInterrupted(Stopped):
+    """The person stopped a cell on ``ranks``; ``running`` have not answered yet."""
 
     def __init__(self, ranks: Sequence[int], running: Sequence[int] = ()) -> None:
         self.ranks = tuple(ranks)
         self.running = tuple(running)
         late = f"; {name_ranks(running)} not yet" if self.running else ""
         super().__init__(f"stopped on {name_ranks(self.ranks)}{late}")
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"\033[31mKeyboardInterrupt\033[0m: {self}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,10 @@ class CellRun:
         after = tuple(run.request.run for run in self._before if not run.done())
         return Turn(self.request.run, self.ranks, after, bool(self._calls))
 
+    def errors(self) -> dict[int, CellError]:
+        """What it raised so far, by rank."""
+        return {rank: reply.error for rank, reply in self._replies.items() if reply.error}
+
     def running(self) -> list[int]:
         """Ranks that were sent the cell and have not ended it."""
         return (
@@ -237,7 +241,7 @@ class CellRun:
     def _failure(self) -> BaseException | None:
         if self.trouble is not None:
             return self.trouble
-        errors = {rank: reply.error for rank, reply in self._replies.items() if reply.error}
+        errors = self.errors()
         if not self._freed:
             return verdict(errors, note=self._session.compare(errors, self._sent_at))
         return verdict(errors, self._freed, self._diagnosis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from nbmn.cluster.errors import ClusterError, RanksFailed, RanksStuck, describe, fold, was_freed
 from nbmn.debug.diagnosis import Diagnosis
@@ -36,3 +37,18 @@ def verdict(
     others = {rank: e for rank, e in errors.items() if e.after_interrupt}
     then = [f"{name_ranks(f.ranks)} then raised {describe(f.error)}" for f in fold(others)]
     return RanksStuck(found, then)
+
+
+def after_failures(found: Diagnosis, failed: Mapping[int, CellError]) -> Diagnosis:
+    """A diagnosis that says of ranks outside the cell that they failed in an earlier one.
+
+    Parameters
+    ----------
+    failed
+        How, of ranks whose last cell did.
+    """
+    if found.kind != "outside" or not failed.keys() >= set(found.culprits):
+        return found
+    folded = fold({rank: failed[rank] for rank in found.culprits})
+    said = [f"{name_ranks(f.ranks)} raised {describe(f.error)}" for f in folded]
+    return replace(found, cause=f"{found.cause}: in an earlier one {'; '.join(said)}", advice="")

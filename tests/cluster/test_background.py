@@ -86,3 +86,16 @@ def test_one_that_waits_for_ever_is_freed_when_the_notebook_waits_behind_it(two:
     two.check("%%mn 1 --bg -o stuck\ncomm.barrier()")
     two.check("%%mn 0\ncomm.barrier()")
     two.check("stuck.wait()")
+
+
+def test_one_that_failed_is_what_another_cell_waits_for(two: Notebook) -> None:
+    label = two.next_cell()
+    two.check("%%mn 0 --bg -o run\nraise ValueError('no data')")
+    two.run("run.wait()")
+    ran = two.run("%%mn 1\ncomm.recv(0)", seconds=20)
+    assert (
+        "rank 0 does not run this cell: in an earlier one rank 0 raised ValueError at "
+        f"{label} line 2: no data; rank 1 waited in recv" in ran.error
+    )
+    two.check("%mn 0")
+    assert "raised ValueError" not in two.run("%%mn 1\ncomm.recv(0)", seconds=20).error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nbmn.cluster.errors import RanksFailed, RanksStuck
-from nbmn.cluster.verdict import verdict
+from nbmn.cluster.verdict import after_failures, verdict
 from nbmn.debug.diagnosis import Diagnosis
 from nbmn.debug.states import RankState
 from nbmn.messages import CellError
@@ -63,3 +63,15 @@ def test_errors_of_other_ranks_count_more_than_those_of_the_freed() -> None:
     assert isinstance(found, RanksFailed)
     assert [f.ranks for f in found.failures] == [(1,)]
     assert found.diagnosis is LEFT
+
+
+def test_ranks_that_do_not_run_the_cell_since_they_failed_earlier() -> None:
+    outside = Diagnosis("outside", (1,), WAITS, "rank 1 does not run this cell", "Run it on all")
+    said = str(after_failures(outside, {1: ROOT, 2: FREED}))
+    assert said.startswith(
+        "rank 1 does not run this cell: in an earlier one rank 1 raised ValueError at "
+        "cell [1] line 2: bad; rank 0 waits in barrier"
+    )
+    assert "Run it" not in said
+    assert after_failures(outside, {2: ROOT}) is outside
+    assert after_failures(LEFT, {1: ROOT}) is LEFT

@@ -46,11 +46,22 @@ class CellMagics(ContextMagics):
         run_on_ranks(self.context, line, args)
 
 
+_PYTHON = frozenset({"%%time", "%%capture", "%%prun"})
+"""Magics whose body is Python, in which comments change nothing."""
+
+
 def numbered(magic: str, cell: str) -> str:
-    """The cell with its magic as a comment, so that lines count as the notebook counts them."""
-    if cell.lstrip().startswith("%%"):
-        return cell  # another cell magic, which must come first
-    return f"# {magic.rstrip()}\n{cell}"
+    """The cell with its magic as a comment, so that lines count as the notebook counts them.
+
+    Another cell magic must come first, and has its body's lines counted.
+    """
+    if not cell.lstrip().startswith("%%"):
+        return f"# {magic.rstrip()}\n{cell}"
+    inner, _, body = cell.lstrip().partition("\n")
+    if inner.split()[0] not in _PYTHON:
+        return cell
+    above = cell[: len(cell) - len(cell.lstrip())].count("\n")
+    return "\n".join([inner, f"# {magic.rstrip()}", *["#"] * above, f"# {inner}", body])
 
 
 def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellRun | None:

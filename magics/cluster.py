@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster import ClusterError, Plan, Session, start
+from nbmn.cluster.errors import stoppable
 from nbmn.cluster.launch import check, default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
 from nbmn.magics.arguments import parse
 from nbmn.magics.boards import load_ahead
 from nbmn.magics.context import ContextMagics, Place, show
-from nbmn.magics.journal import describe
+from nbmn.magics.journal import Done, describe, name
 from nbmn.magics.replay import replay
 
 NEXT = """\
@@ -75,11 +77,16 @@ class ClusterMagics(ContextMagics):
         """Stop the ranks and start new ones; variables on the ranks are lost without --replay."""
         args = parse(self.mn_restart, line)
         plan = self.context.plan or Plan(default_ranks())
-        journal = self.context.journal.complete() if args.replay else []
-        self._start(plan if args.ranks is None else replace(plan, ranks=args.ranks))
+        journal = self.context.journal
+        ahead = journal.complete() if args.replay else []
+        lost = [name(cell) for cell in journal.running()] if args.replay else []
+        if lost:
+            verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
+            print(f"{', '.join(lost)} still ran and {verb} not replayed; run {them} again")
+        self._start(plan if args.ranks is None else replace(plan, ranks=args.ranks), ahead)
         if args.replay:
-            replay(self.context, journal)
-            print(f"replayed {describe(journal)}")
+            replay(self.context)
+            print(f"replayed {describe(ahead)}")
 
     @line_magic
     def mn_status(self, line: str) -> None:
@@ -95,9 +102,14 @@ class ClusterMagics(ContextMagics):
         """End the ranks and their processes."""
         print("ranks stopped" if self.context.stop() else "no ranks were running")
 
-    def _start(self, plan: Plan) -> None:
+    def _start(self, plan: Plan, ahead: Sequence[Done] = ()) -> None:
+        """Start ranks instead of those that run; what is ahead is left to be done there."""
         check(plan)
-        self.context.stop()
+        with stoppable("stopped while ranks were starting; none runs"):
+            self._replace(plan, ahead)
+
+    def _replace(self, plan: Plan, ahead: Sequence[Done]) -> None:
+        self.context.stop(ahead)
         began = time.monotonic()
         place = Place()
 

@@ -13,7 +13,7 @@ from IPython.display import display
 from nbmn.cluster import ClusterError, NoRanksError, Plan, Session
 from nbmn.cluster.tables import Bundle
 from nbmn.front_end import front_end
-from nbmn.magics.journal import Journal
+from nbmn.magics.journal import Done, Journal
 from nbmn.ranks import parse_ranks
 
 
@@ -68,10 +68,15 @@ class Context:
         ranks = self.choose_ranks([word])
         return ranks[0]
 
-    def stop(self) -> bool:
-        """Stop the session, if there is one."""
-        session, self.session = self.session, None
-        self.journal = Journal()
+    def stop(self, ahead: Sequence[Done] = ()) -> bool:
+        """Stop the session, if there is one.
+
+        Parameters
+        ----------
+        ahead
+            What is to be done again on the next one's ranks.
+        """
+        session, self.session, self.journal = self.session, None, Journal(ahead)
         if session is not None:
             session.stop()
         return session is not None

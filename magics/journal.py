@@ -31,6 +31,15 @@ class Pushed:
 Done = RanCell | Pushed
 
 
+def name(done: Done) -> str:
+    """What it is called, such as ``cell [12]``."""
+    return (
+        f"cell {done.label}"
+        if isinstance(done, RanCell)
+        else f"the push of {', '.join(done.names)}"
+    )
+
+
 def describe(journal: Sequence[Done]) -> str:
     """How much it is, such as ``3 cells and 1 push``."""
     cells = sum(isinstance(done, RanCell) for done in journal)
@@ -42,14 +51,26 @@ def describe(journal: Sequence[Done]) -> str:
 
 
 class Journal:
-    """What succeeded on the ranks that run, in order."""
+    """What succeeded on the ranks that run, in order.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    ahead
+        What had succeeded on ranks before these, and is to be done again.
+    """
+
+    def __init__(self, ahead: Sequence[Done] = ()) -> None:
         self._done: list[Done] = []
+        self.ahead = tuple(ahead)
 
     def add(self, done: Done) -> None:
         # Settled now and then, so that runs and their output are not kept.
         self._done = [*self.settled(), done]
+
+    def advance(self) -> None:
+        """Take note that the first of what is ahead was done again."""
+        self.add(self.ahead[0])
+        self.ahead = self.ahead[1:]
 
     def settled(self) -> list[Done]:
         """All but the cells that failed or were stopped; those that still run have ``run``."""
@@ -62,6 +83,11 @@ class Journal:
             kept.append(done)
         return kept
 
+    def running(self) -> list[RanCell]:
+        """Cells that have not ended."""
+        return [d for d in self.settled() if isinstance(d, RanCell) and d.run is not None]
+
     def complete(self) -> list[Done]:
-        """What can be done again: all that has succeeded."""
-        return [d for d in self.settled() if not (isinstance(d, RanCell) and d.run is not None)]
+        """What can be done again: all that has succeeded, here or on ranks before these."""
+        running = self.running()
+        return [*(done for done in self.settled() if done not in running), *self.ahead]

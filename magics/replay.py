@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from nbmn.cluster import ClusterError
 from nbmn.cluster.transfer import push
 from nbmn.magics.boards import make_run_area
 from nbmn.magics.context import Context
-from nbmn.magics.journal import Done, Pushed, RanCell
+from nbmn.magics.journal import Pushed, RanCell, name
 
 
-def replay(context: Context, journal: Sequence[Done]) -> None:
-    """Run cells and push variables again, in the same order; ends at the first error.
+def replay(context: Context) -> None:
+    """Do again what is ahead in the journal, in order; ends at the first error.
+
+    What was not done by then stays ahead, for the next replay.
 
     Raises
     ------
     RanksFailed, ClusterError
         As the cell or push does.
     """
-    for done in journal:
-        if isinstance(done, RanCell):
-            _run(context, done)
-        else:
-            _push(context, done)
-        context.journal.add(done)
+    journal = context.journal
+    begun = len(journal.ahead)
+    try:
+        while journal.ahead:
+            done = journal.ahead[0]
+            if isinstance(done, RanCell):
+                _run(context, done)
+            else:
+                _push(context, done)
+            journal.advance()
+    finally:
+        if journal.ahead:
+            through = begun - len(journal.ahead)
+            print(
+                f"replayed {through} of {begun}, and {name(journal.ahead[0])} did not succeed; "
+                "%mn_restart --replay does all of them again, a plain %mn_restart forgets them"
+            )
 
 
 def _run(context: Context, cell: RanCell) -> None:
     session = context.require_session()
     ranks = context.choose_ranks(cell.ranks)
-    name = session.new_run(cell.label)
-    area = make_run_area(context, session, name, ranks)
-    session.submit(cell.code, ranks, cell.label, area, run=name).wait()
+    run = session.new_run(cell.label)
+    area = make_run_area(context, session, run, ranks)
+    session.submit(cell.code, ranks, cell.label, area, run=run).wait()
 
 
 def _push(context: Context, pushed: Pushed) -> None:

@@ -6,6 +6,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbmn.cluster.errors import stoppable
 from nbmn.cluster.timelines import one_host, trace
 from nbmn.dashboard.lanes import lanes
 from nbmn.dashboard.timeline_page import show_timeline
@@ -36,7 +37,8 @@ class TraceMagics(ContextMagics):
             raise UsageError("%mn_trace shows at least one step")
         session = self.context.require_session()
         ranks = self.context.choose_ranks([args.ranks])
-        told = trace(session, args.steps, ranks)
+        with stoppable("%mn_trace was stopped; the ranks were not"):
+            told = trace(session, args.steps, ranks)
         silent = sorted(set(ranks) - {timeline.rank for timeline in told})
         if silent:
             print(f"{name_ranks(silent)} did not answer; %mn_where tells what they are in")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from nbmn.cluster.errors import stoppable
 from nbmn.cluster.interrupting import interrupt
 from nbmn.cluster.tables import Bundle
 from nbmn.cluster.whereabouts import where
@@ -24,7 +25,8 @@ class WatchMagics(ContextMagics):
         """Show where ranks are: their stacks, equal ones once, and what they wait in."""
         args = parse(self.mn_where, line)
         session = self.context.require_session()
-        groups = fold(where(session, self.context.choose_ranks(args.ranks)))
+        with stoppable("%mn_where was stopped; the ranks were not"):
+            groups = fold(where(session, self.context.choose_ranks(args.ranks)))
         show(Bundle(render_text(groups), render_html(groups)))
 
     @magic_arguments()
@@ -40,4 +42,6 @@ class WatchMagics(ContextMagics):
         def countdown(text: str) -> None:
             place.show(Bundle(text, f"<div>{text}</div>"))
 
-        print(interrupt(session, ranks, countdown))
+        with stoppable("the ranks were interrupted; nobody waits for their answer any more"):
+            told = interrupt(session, ranks, countdown)
+        print(told)

@@ -68,6 +68,10 @@ class CellError:
     account: str = ""
     """Where the memory was, of an error that says that there was too little; its first line is
     a summary."""
+    origin: CellError | None = None
+    """The user's error that was on its way out when nbmn raised this one, in a ``finally``."""
+    after_interrupt: bool = False
+    """Whether it was raised because the rank had been interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +84,5 @@ class CellReply:
     """The last expression, pickled, when the request said ``keep``."""
     reported: bool = False
     """Whether records of this cell are on their way, the last a :class:`nbmn.records.RunEnded`."""
+    broken: bool = False
+    """Whether a communicator on this rank was left in the middle of a call."""

@@ -74,6 +74,26 @@ class Wait:
     """Of a message; None for any."""
     nbytes: int = 0
     dtype: str = ""
+    made: int = 0
+    """Counts the communicators made of these members, from 1; 0 while it is being made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another thread of a rank than its main one, which runs the user's code or waits for ranks."""
+
+    thread: str
+    """Its name."""
+    where: str = ""
+    """The user's line, such as ``cell [12] line 3``."""
+    operation: str = ""
+    """The collective it waits in, such as ``barrier``; empty while it runs."""
+    seconds: float = 0.0
+    """How long it has waited."""
+    wait: Wait | None = None
+    """More about what it waits in."""
+    joined: bool = False
+    """The main thread waits for its end, and for nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +121,8 @@ class Heartbeat:
     """More about what it waits in."""
     begun: dict[str, int] = field(default_factory=dict)
     """Collectives that it has begun, by communicator (as :attr:`Wait.link`)."""
+    threads: tuple[Busy, ...] = ()
+    """Other threads that may yet call something; between cells too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +238,7 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(RunStarted, Step, RunEnded, Heartbeat, Stack, Said, Timeline, GpuSample),
-        *(Wait, Frame, Span, Group),
+        *(Wait, Busy, Frame, Span, Group),
     )
 }
 # Not dataclasses.astuple: it copies deeply, ten times slower, and ranks encode every step.

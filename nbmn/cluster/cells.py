@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import contextvars
-import math
 import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from ipyparallel.error import EngineError, RemoteError
 
 from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call
-from nbmn.cluster.errors import (
-    ClusterError,
-    RanksFailed,
-    RanksInterrupted,
-    RanksStuck,
-    fold,
-    is_interrupt,
-    note,
-    unanswered,
-)
+from nbmn.cluster.errors import ClusterError, note, was_freed
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.output import RankOutput
+from nbmn.cluster.pressing import Presses
+from nbmn.cluster.verdict import verdict
 from nbmn.cluster.watching import Answer, Turn
-from nbmn.debug.diagnosis import Diagnosis, whereabouts
+from nbmn.debug.diagnosis import Diagnosis
 from nbmn.debug.states import RankState
 from nbmn.messages import CellError, CellReply, CellRequest
 from nbmn.ranks import name_ranks
 
 TICK = 0.1
 """Seconds between two looks at ranks that run; an answer is seen at once."""
-INTERRUPT_PATIENCE = 5.0
-"""Seconds the ranks have to answer an interrupt."""
-HINT = 1.0
-"""Seconds after which it is said that they have not."""
-COUNTDOWN = 3.0
-"""Seconds between the second press of the stop button and the end of ranks that do not answer."""
-DEATH_PATIENCE = 10.0
-"""Seconds that killed ranks have to end."""
 FREE_AGAIN = 2.0
 """Seconds after which a rank that was freed from a wait, and still waits, is freed again."""
-PRESS_MEMORY = 30.0
-"""Seconds in which a second press follows the first; later it is a first one again."""
 OUTPUT_PATIENCE = 2.0
 """Seconds to wait for the last output after a rank's reply."""
 
@@ -55,12 +37,14 @@ class Ranks(Protocol):
 
     listener: Listener
 
+    @property
+    def active(self) -> tuple[CellRun, ...]: ...
     def look(self, run: str, answers: Mapping[int, Answer]) -> dict[int, RankState]: ...
     def explain(self, states: Mapping[int, RankState], since: float) -> Diagnosis | None: ...
     def compare(self, errors: Mapping[int, CellError], since: float) -> str: ...
     def delay(self, states: Mapping[int, RankState]) -> Diagnosis | None: ...
     def kill(self, ranks: Sequence[int]) -> None: ...
-    def send_cell(self, request: CellRequest, ranks: Sequence[int]) -> dict[int, Call]: ...
+    def send_cell(self, run: CellRun) -> dict[int, Call]: ...
     def death(self) -> str | None: ...
     def cell_ended(self, run: CellRun) -> None: ...
 
@@ -98,14 +82,13 @@ class CellRun:
         """Why ranks had to be freed; the first, since others follow from it."""
         self._freed: dict[int, float] = {}
         """When, by rank."""
-        self._told: dict[int, float] = {}
-        """When the person has last interrupted them, by rank."""
+        self.presses = Presses(self)
         self._awaited = False
         self._notice = ""
         """Something about the cell as a whole, shown while it runs."""
-        self._countdown = ""
+        self._announced = ""
         self._interrupted = False
-        self._trouble: BaseException | None = None
+        self.trouble: BaseException | None = None
         """What went wrong on no rank in particular."""
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -124,8 +107,9 @@ class CellRun:
 
     @property
     def failed(self) -> bool:
-        """Whether some rank raised, or all are gone."""
-        return self._trouble is not None or any(reply.error for reply in self._replies.values())
+        """Whether some rank raised or had to be freed, or all are gone."""
+        raised = any(reply.error for reply in self._replies.values())
+        return self.trouble is not None or raised or bool(self._freed)
 
     @property
     def status(self) -> str:
@@ -140,10 +124,30 @@ class CellRun:
         return self._interrupted
 
     @property
+    def clean(self) -> bool:
+        """Whether the next cell may go on with the communicators as this one left them."""
+        broken = any(reply.broken for reply in self._replies.values())
+        return not (self.failed or self.interrupted or broken)
+
+    def comes_after(self, other: CellRun) -> bool:
+        """Whether it waits for the end of another cell."""
+        return other in self._before
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the notebook waits for its end, be it because of a cell that comes after it."""
+        later = (run for run in self._session.active if run.comes_after(self))
+        return self._awaited or any(run.awaited for run in later)
+
+    @property
     def turn(self) -> Turn:
         """Its place among the cells that have not ended."""
         after = tuple(run.request.run for run in self._before if not run.done())
         return Turn(self.request.run, self.ranks, after, bool(self._calls))
+
+    def errors(self) -> dict[int, CellError]:
+        """What it raised so far, by rank."""
+        return {rank: reply.error for rank, reply in self._replies.items() if reply.error}
 
     def running(self) -> list[int]:
         """Ranks that were sent the cell and have not ended it."""
@@ -181,79 +185,26 @@ class CellRun:
                 meanwhile(self)
             ended = self._ended.wait(timeout)
         except KeyboardInterrupt:
-            self.stop()
+            self.presses.stop()
+        self._awaited = ended  # else the notebook is free again
         if ended:
             self.raise_failure()
 
-    def stop(self) -> NoReturn:
-        """Interrupt the ranks, give them time to answer, and raise what :meth:`wait` does then."""
-        self.interrupt()
-        try:
-            stopped = self._ended.wait(HINT)
-            if not stopped:
-                self._show_countdown(
-                    f"{name_ranks(self.late())} {'has' if len(self.late()) == 1 else 'have'} not "
-                    "answered the interrupt yet; stop once more to kill what does not answer"
-                )
-                stopped = self._ended.wait(INTERRUPT_PATIENCE - HINT)
-        except KeyboardInterrupt:
-            self.kill_late(self._show_countdown)
-            stopped = True
-        if not stopped:
-            raise ClusterError(self.unanswered()) from None
-        raise RanksInterrupted(self.ranks, self.running()) from None
+    def wait_for_end(self, seconds: float) -> bool:
+        """Wait for at most so long; says whether every rank has ended."""
+        return self._ended.wait(seconds)
 
-    def late(self, ranks: Iterable[int] | None = None) -> list[int]:
-        """Of these ranks (of all), those that were interrupted a moment ago and still run.
+    def announce(self, text: str) -> None:
+        """Show something about the cell as a whole while it runs; empty for nothing more."""
+        self._announced = text
 
-        Not those of long ago: the user's code may have caught the KeyboardInterrupt.
-        """
-        since = time.monotonic() - PRESS_MEMORY
-        chosen = self.ranks if ranks is None else ranks
-        told = {rank for rank in chosen if self._told.get(rank, -math.inf) > since}
-        return [rank for rank in self.running() if rank in told]
+    def states(self) -> dict[int, RankState]:
+        """What every rank does, as this cell sees it."""
+        return self._session.look(self.request.run, self._answers)
 
-    def unanswered(self, ranks: Iterable[int] | None = None) -> str:
-        """Say which ranks did not answer an interrupt, and where they are."""
-        late = self.late(ranks)
-        states = self._session.look(self.request.run, self._answers)
-        where = {rank: whereabouts(states[rank]) for rank in late}
-        return unanswered(where, INTERRUPT_PATIENCE)
-
-    def kill_late(self, show: Callable[[str], None], ranks: Iterable[int] | None = None) -> None:
-        """Kill ranks that do not answer an interrupt before a countdown ends; it is shown.
-
-        Returns if they do, or if they were told nothing yet.
-
-        Raises
-        ------
-        ClusterError
-            They were killed; or a Ctrl-C stopped the countdown.
-        """
-        until = time.monotonic() + COUNTDOWN
-        late = self.late(ranks)
-        try:
-            while late := [rank for rank in late if rank in self.running()]:
-                left = until - time.monotonic()
-                if left <= 0:
-                    break
-                verb = "has" if len(late) == 1 else "have"
-                show(
-                    f"{name_ranks(late)} {verb} not answered; killed in {math.ceil(left)} s, and "
-                    "all ranks end with that (stop once more to prevent it)"
-                )
-                self._ended.wait(min(left, TICK))
-        except KeyboardInterrupt:
-            raise ClusterError(f"nothing was killed: {self.unanswered(ranks)}") from None
-        finally:
-            show("")
-        if late:
-            self._session.kill(late)
-            self._ended.wait(DEATH_PATIENCE)
-            raise self._trouble or ClusterError(f"{name_ranks(late)} cannot be killed")
-
-    def _show_countdown(self, text: str) -> None:
-        self._countdown = text
+    def kill(self, ranks: Sequence[int]) -> None:
+        """Kill ranks; all others end with them."""
+        self._session.kill(ranks)
 
     def results(self) -> dict[int, Any]:
         """Values of the cell's last expression, by rank; waits for them.
@@ -276,7 +227,7 @@ class CellRun:
             return
         self._interrupted = True
         chosen = set(self.ranks if ranks is None else ranks)
-        self._told.update(dict.fromkeys(chosen, time.monotonic()))
+        self.presses.tell(chosen)
         mine = [rank for rank in self.running() if rank in chosen]
         self._session.listener.interrupt(mine, self.request.run)
         self._wake.set()
@@ -288,16 +239,12 @@ class CellRun:
             raise failure
 
     def _failure(self) -> BaseException | None:
-        if self._trouble is not None:
-            return self._trouble
-        errors = {rank: reply.error for rank, reply in self._replies.items() if reply.error}
-        if not errors:
-            return None
-        freed = {rank: errors.pop(rank) for rank in self._freed if is_interrupt(errors.get(rank))}
-        found = self._diagnosis
-        if found is None or not freed:
-            return RanksFailed(fold(errors), note=self._session.compare(errors, self._sent_at))
-        return RanksFailed(fold(errors), found) if errors else RanksStuck(found)
+        if self.trouble is not None:
+            return self.trouble
+        errors = self.errors()
+        if not self._freed:
+            return verdict(errors, note=self._session.compare(errors, self._sent_at))
+        return verdict(errors, self._freed, self._diagnosis)
 
     # The watching thread.
 
@@ -315,21 +262,21 @@ class CellRun:
             self._await_turn()
             if not self._interrupted:
                 self._sent_at = time.monotonic()
-                self._calls = self._session.send_cell(self.request, self.ranks)
+                self._calls = self._session.send_cell(self)
                 for call in self._calls.values():
                     call.when_done(self._wake.set)
                 if self._interrupted:  # while it was being sent
                     self.interrupt()
-            while self.running() and self._trouble is None:
+            while self.running() and self.trouble is None:
                 self._wake.wait(TICK)
                 self._wake.clear()
                 self._step()
         except Exception as error:  # noqa: BLE001 - raised where somebody waits
-            self._trouble = error
+            self.trouble = error
         try:
             self._finish()
         except Exception as error:  # noqa: BLE001 - raised where somebody waits
-            self._trouble = self._trouble or error
+            self.trouble = self.trouble or error
         finally:
             self._session.cell_ended(self)
             self._ended.set()
@@ -346,10 +293,10 @@ class CellRun:
         running = self.running()
         if running:
             self._diagnose(running)
-            self._area.update(self._outputs(live=True), self._countdown or self._notice)
+            self._area.update(self._outputs(live=True), self._announced or self._notice)
             died = self._session.death()
             if died:
-                self._trouble = ClusterError(died)
+                self.trouble = ClusterError(died)
 
     def _collect(self, rank: int) -> None:
         call = self._calls[rank]
@@ -358,9 +305,9 @@ class CellRun:
         try:
             self._replies[rank] = call.result()
         except EngineError as error:
-            self._trouble = ClusterError(self._last_words(str(error)))
+            self.trouble = ClusterError(self._last_words(str(error)))
         except RemoteError as error:
-            trace = "\n".join(error.traceback) if error.traceback else ""
+            trace = error.traceback or ""
             summary = CellError(error.ename, str(error.evalue), "", trace)
             self._replies[rank] = CellReply(rank, summary)
         reply = self._replies.get(rank)
@@ -379,7 +326,7 @@ class CellRun:
 
     def _diagnose(self, running: Sequence[int]) -> None:
         """Say why ranks wait; free those that would wait for ever."""
-        states = self._session.look(self.request.run, self._answers)
+        states = self.states()
         found = self._session.explain(states, self._sent_at)
         if found is None or not self._ends_by(found):
             slow = found or self._session.delay(states)
@@ -401,10 +348,10 @@ class CellRun:
 
         While the notebook is free another cell may let the missing ranks take part.
         """
-        return self._awaited or found.kind != "outside"
+        return self.awaited or found.kind != "outside"
 
     def _finish(self) -> None:
-        if self._trouble is None:
+        if self.trouble is None:
             deadline = time.monotonic() + OUTPUT_PATIENCE
             for call in self._calls.values():
                 call.output.complete.wait(max(0.0, deadline - time.monotonic()))
@@ -427,6 +374,6 @@ class CellRun:
         error = reply.error if reply else None
         if error is None or not (live or self._interrupted):
             return ""
-        if rank in self._freed and is_interrupt(error):
+        if rank in self._freed and was_freed(error):
             return ""  # it is told of in the diagnosis
         return note(error, self._interrupted)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nbmn.debug.diagnosis import Diagnosis
 from nbmn.messages import CellError
@@ -31,20 +32,41 @@ class NoRanksError(ClusterError):
         super().__init__(message)
 
 
-class RanksInterrupted(KeyboardInterrupt):
-    """The person stopped a cell on ``ranks``; ``running`` have not answered yet.
+class Stopped(KeyboardInterrupt):
+    """The person stopped something.
 
     A KeyboardInterrupt, so that Run All ends; shown as one line.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\033[31mKeyboardInterrupt\033[0m: {self}"]
+
+
+@contextlib.contextmanager
+def stoppable(what: str) -> Iterator[None]:
+    """Show a Ctrl-C as one line that says what was stopped, such as ``while ranks start``.
+
+    Raises
+    ------
+    Stopped
+        Instead of another KeyboardInterrupt.
+    """
+    try:
+        yield
+    except Stopped:
+        raise
+    except KeyboardInterrupt:
+        raise Stopped(what) from None
+
+
+class RanksInterrupted(Stopped):
+    """The person stopped a cell on ``ranks``; ``running`` have not answered yet."""
 
     def __init__(self, ranks: Sequence[int], running: Sequence[int] = ()) -> None:
         self.ranks = tuple(ranks)
         self.running = tuple(running)
         late = f"; {name_ranks(running)} not yet" if self.running else ""
         super().__init__(f"stopped on {name_ranks(self.ranks)}{late}")
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"\033[31mKeyboardInterrupt\033[0m: {self}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +124,28 @@ class RanksStuck(ClusterError):
         Who waited for whom.
     """
 
-    def __init__(self, diagnosis: Diagnosis) -> None:
+    def __init__(self, diagnosis: Diagnosis, notes: Sequence[str] = ()) -> None:
         self.diagnosis = diagnosis
-        super().__init__(diagnosis.past())
+        super().__init__("\n".join([diagnosis.past(), *notes]))
 
 
 def _headline(failure: Failure) -> str:
     error = failure.error
+    origin = "" if error.origin is None else f"{describe(error.origin)}; then "
+    return f"{name_ranks(failure.ranks)} raised {origin}{describe(error)}"
+
+
+def describe(error: CellError) -> str:
+    """An exception in words: its name, place and message."""
     message = f": {error.message}" if error.message else ""
-    return f"{name_ranks(failure.ranks)} raised {error.name}{_at(error)}{message}"
+    return f"{error.name}{_at(error)}{message}"
 
 
 def fold(errors: dict[int, CellError]) -> list[Failure]:
-    """Put equal errors together: same exception, message and line."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    """Put equal errors together: same exception, message, line and origin."""
+    groups: dict[CellError, list[int]] = {}
     for rank in sorted(errors):
-        error = errors[rank]
-        groups.setdefault((error.name, error.message, error.where), []).append(rank)
+        groups.setdefault(_alike(errors[rank]), []).append(rank)
     return [
         Failure(
             tuple(ranks),
@@ -135,9 +162,20 @@ def _accounts(failure: Failure) -> list[str]:
     return [*first, *(account.partition("\n")[0] for account in others)]
 
 
+def _alike(error: CellError) -> CellError:
+    return replace(error, traceback="", account="", after_interrupt=False)
+
+
 def is_interrupt(error: CellError | None) -> bool:
     """Whether a rank was interrupted, or found that another one was."""
     return error is not None and error.name in ("KeyboardInterrupt", "BrokenCommunicatorError")
+
+
+def was_freed(error: CellError | None) -> bool:
+    """Whether a rank that was freed from a wait may have failed for no other reason."""
+    if error is None:
+        return True  # the user's code caught the interrupt
+    return error.origin is None and (is_interrupt(error) or error.after_interrupt)
 
 
 def note(error: CellError, stopped: bool) -> str:
@@ -147,8 +185,8 @@ def note(error: CellError, stopped: bool) -> str:
     return f"{error.name}{_at(error)}: {error.message}\n"
 
 
-def unanswered(where: Mapping[int, str], patience: float) -> str:
-    """Say which ranks did not answer an interrupt for ``patience`` seconds.
+def unanswered(where: Mapping[int, str], seconds: float) -> str:
+    """Say which ranks have not answered an interrupt for so many seconds.
 
     Parameters
     ----------
@@ -157,7 +195,7 @@ def unanswered(where: Mapping[int, str], patience: float) -> str:
     """
     places = "; ".join(f"rank {rank} {what}" for rank, what in where.items())
     return (
-        f"{name_ranks(list(where))} did not answer the interrupt within {patience:g} s: "
+        f"{name_ranks(list(where))} did not answer the interrupt within {seconds:.1f} s: "
         f"{places}. Native code sees no interrupt before it returns, and a cell may catch "
         "KeyboardInterrupt. The next cell comes after this one. %mn_interrupt once more kills "
         f"{'it' if len(where) == 1 else 'them'}, and %mn_restart starts afresh (variables on "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from nbmn.cluster.cells import INTERRUPT_PATIENCE
 from nbmn.cluster.errors import ClusterError
+from nbmn.cluster.pressing import INTERRUPT_PATIENCE
 from nbmn.cluster.session import Session
 from nbmn.ranks import name_ranks
 
@@ -28,10 +28,10 @@ def interrupt(
     """
     everyone = len(ranks) == session.size
     runs = [run for run in session.active if everyone or set(run.running()) & set(ranks)]
-    late = sorted(rank for run in runs for rank in run.late(ranks))
+    late = sorted(rank for run in runs for rank in run.presses.late(ranks))
     if late:
         for run in runs:
-            run.kill_late(show, ranks)
+            run.presses.kill_late(show, ranks)
         return f"{name_ranks(late)} {'has' if len(late) == 1 else 'have'} answered meanwhile"
     busy = sorted({rank for run in runs for rank in run.running() if rank in ranks})
     for run in runs:
@@ -39,8 +39,10 @@ def interrupt(
     if not busy:
         return "the cells that waited for their turn will not run" if runs else "no cell runs there"
     deadline = time.monotonic() + INTERRUPT_PATIENCE
-    while any(run.late(ranks) for run in runs):
+    while any(run.presses.late(ranks) for run in runs):
         if time.monotonic() > deadline:
-            raise ClusterError("; ".join(run.unanswered(ranks) for run in runs if run.late(ranks)))
+            raise ClusterError(
+                "; ".join(run.presses.unanswered(ranks) for run in runs if run.presses.late(ranks))
+            )
         time.sleep(LOOK)
     return f"interrupted {name_ranks(busy)}"

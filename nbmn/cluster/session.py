@@ -18,11 +18,12 @@ from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call, send
 from nbmn.cluster.cells import CellRun
 from nbmn.cluster.death import cause
-from nbmn.cluster.errors import ClusterError, NoRanksError
+from nbmn.cluster.errors import ClusterError, NoRanksError, was_freed
 from nbmn.cluster.launch import Plan
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.memory import Memory
 from nbmn.cluster.processes import Watch, processes_of, shut_down, uninterrupted
+from nbmn.cluster.verdict import after_failures
 from nbmn.cluster.watching import Answer, compare_iterations, iterations_in, look, to_come
 from nbmn.debug.crashes import LastWords
 from nbmn.debug.diagnosis import Diagnosis, deadlock, delay
@@ -62,6 +63,8 @@ class Session:
         self._last_words = LastWords(self.ranks)
         self._sent: dict[int, str] = {}
         """The run that each rank was sent last."""
+        self._failed: dict[int, CellError] = {}
+        """How the last cell failed, of ranks on which it did."""
         self._killed: tuple[int, ...] = ()
         self._runs = itertools.count(1)
         self._renewals = itertools.count(1)
@@ -133,7 +136,7 @@ class Session:
         """Stop a cell by its name, if it is active; raises as its ``wait`` does after Ctrl-C."""
         for cell in self._active:
             if cell.request.run == run:
-                cell.stop()
+                cell.presses.stop()
 
     @property
     def active(self) -> tuple[CellRun, ...]:
@@ -174,18 +177,24 @@ class Session:
 
     # What a run asks of its session, in its own thread.
 
-    def send_cell(self, request: CellRequest, ranks: Sequence[int]) -> dict[int, Call]:
-        """Send a cell whose turn has come."""
+    def send_cell(self, run: CellRun) -> dict[int, Call]:
+        """Send a cell whose turn has come; to nobody, if it was stopped meanwhile."""
         with self._turn:
             self._renew_if_stale()
-            self._sent.update(dict.fromkeys(ranks, request.run))
-            return self.call(ranks, run_cell, request)
+            if run.interrupted:
+                return {}
+            self._sent.update(dict.fromkeys(run.ranks, run.request.run))
+            for rank in run.ranks:
+                self._failed.pop(rank, None)
+            return self.call(run.ranks, run_cell, run.request)
 
     def cell_ended(self, run: CellRun) -> None:
         """Take note that a run is over."""
         with self._book:
             self._active = tuple(other for other in self._active if other is not run)
-            self._stale = self._stale or run.failed or run.interrupted
+            self._stale = self._stale or not run.clean
+            own = {rank: e for rank, e in run.errors().items() if not was_freed(e)}
+            self._failed.update(own)
 
     def distrust(self) -> None:
         """Renew the communicators before they are used again."""
@@ -227,7 +236,11 @@ class Session:
     def explain(self, states: Mapping[int, RankState], since: float) -> Diagnosis | None:
         """Which ranks wait for ever in a cell that began at ``since``, and why."""
         found = deadlock(states)
-        return None if found is None else compare_iterations(found, states, self.ranks, since)
+        if found is None:
+            return None
+        return after_failures(
+            compare_iterations(found, states, self.ranks, since), dict(self._failed)
+        )
 
     def compare(self, errors: Mapping[int, CellError], since: float) -> str:
         """Which ranks made fewer calls than others, where that is what these errors are about."""

@@ -10,7 +10,7 @@ from ipyparallel.error import EngineError
 
 from nbmn import frames
 from nbmn.cluster.calls import Call
-from nbmn.cluster.cells import FREE_AGAIN, INTERRUPT_PATIENCE, TICK
+from nbmn.cluster.cells import FREE_AGAIN, TICK
 from nbmn.cluster.errors import (
     NoRanksError,
     RanksFailed,
@@ -19,6 +19,7 @@ from nbmn.cluster.errors import (
     fold,
     is_interrupt,
 )
+from nbmn.cluster.pressing import INTERRUPT_PATIENCE
 from nbmn.cluster.session import Session
 from nbmn.cluster.watching import Answer, look
 from nbmn.debug.diagnosis import Diagnosis

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from nbmn.debug import probe
 from nbmn.debug.diagnosis import Diagnosis, fewer
+from nbmn.debug.iterations import Call, call_of, missed
 from nbmn.debug.states import Heard, RankState, ended, in_cell, outside
 from nbmn.debug.waits import is_message, need
 from nbmn.messages import CellError, RankInfo
@@ -100,42 +101,56 @@ def _probed(state: RankState, info: RankInfo, stacks: probe.Stacks) -> RankState
 def compare_iterations(
     found: Diagnosis, states: Mapping[int, RankState], ranks: Sequence[RankInfo], since: float
 ) -> Diagnosis:
-    """A diagnosis that says which ranks came less often to the line where the others wait.
+    """A diagnosis that says which ranks came less often to the call where the others wait.
 
     Parameters
     ----------
     since
         When the cell began (``time.monotonic``).
     """
-    if found.kind not in ("left", "apart"):
-        return found
-    calls = [(state.operation, state.where) for state in found.waiting]
-    operation, line = max(calls, key=calls.count)
-    there = [s for s in found.waiting if (s.operation, s.where) == (operation, line)]
-    if is_message(there[0]):
-        return found  # the other end makes another call
-    absent = frozenset().union(*(need(state, states).ranks for state in there))
-    often = _calls_at(ranks, line, since, operation)
-    said = fewer(sorted(absent), sorted(s.rank for s in there), often, f"{operation} at {line}")
-    if not said or (found.kind == "apart" and not all(often.get(rank) for rank in absent)):
-        return found
-    return replace(found, advice=said)
+    if found.kind not in ("left", "apart") or any(map(is_message, found.waiting)):
+        return found  # a message's other end makes another call
+    absent: dict[Call, set[int]] = {}
+    for state in found.waiting:
+        call = Call(state.operation, state.where)
+        absent.setdefault(call, set()).update(need(state, states).ranks)
+    stand = {state.rank: Call(state.operation, state.where) for state in found.waiting}
+    said = missed(stand, absent, probe.recorded(ranks, since), ever=found.kind == "apart")
+    said = said or _fewer_updates(found.waiting, states)
+    return replace(found, advice=said) if said else found
+
+
+def _fewer_updates(waiting: Sequence[RankState], states: Mapping[int, RankState]) -> str:
+    """Who made fewer updates, where others wait for the mean of the last (double buffering).
+
+    A mean is waited for at another line, or in another cell, than where it was begun.
+    """
+    if any(state.operation != "finish_mean_grad" for state in waiting):
+        return ""
+    late = sorted(frozenset().union(*(need(state, states).ranks for state in waiting)))
+    there = sorted(state.rank for state in waiting)
+    counts: dict[int, int | None] = {}
+    for state in waiting:
+        wait = state.wait
+        assert wait is not None
+        counts |= {rank: states[rank].begun.get(wait.link, 0) for rank in (*late, state.rank)}
+    return fewer(late, there, counts, "optimizer.update")
 
 
 def iterations_in(errors: Mapping[int, CellError], ranks: Sequence[RankInfo], since: float) -> str:
-    """Which ranks came less often to the line where others found that calls do not match."""
-    lines = [error.where for error in errors.values() if error.name == "MismatchError"]
-    if len(lines) < len(ranks) or len(set(lines)) < 2:
+    """Which ranks came less often to the call where others found that calls do not match."""
+    if not all(rank.rank in errors for rank in ranks):
         return ""
-    line = max(lines, key=lines.count)
-    there = [rank for rank, error in errors.items() if error.where == line]
-    often = _calls_at(ranks, line, since)
-    absent = [rank for rank in errors if rank not in there]
-    return fewer(sorted(absent), sorted(there), often, line) if all(often.values()) else ""
-
-
-def _calls_at(
-    ranks: Sequence[RankInfo], line: str, since: float, operation: str = ""
-) -> dict[int, int | None]:
-    here = [info for info in ranks if probe.is_here(info.host)]
-    return {info.rank: probe.calls_at(info.pid, line, since, operation) for info in here}
+    if any(error.name != "MismatchError" for error in errors.values()):
+        return ""
+    recorded = probe.recorded(ranks, since)
+    stand = {}
+    for rank, error in errors.items():
+        calls = [call_of(entry) for entry in recorded.get(rank) or ()]
+        # Not what its code called later, while the error was on its way.
+        at = [call for call in calls if call.line == error.where] or calls
+        if at:
+            stand[rank] = at[-1]
+    absent = {call: {rank for rank in stand if stand[rank] != call} for call in set(stand.values())}
+    everywhere = len(absent) > 1 and len(stand) == len(errors)
+    return missed(stand, absent, recorded, ever=True) if everywhere else ""

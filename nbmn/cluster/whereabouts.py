@@ -10,7 +10,7 @@ from nbmn.cluster.listener import await_answers
 from nbmn.cluster.session import Session
 from nbmn.debug import probe
 from nbmn.debug.stacks import Place
-from nbmn.debug.states import Heard, RankState, in_cell
+from nbmn.debug.states import SILENT, Heard, RankState, in_cell, outside
 from nbmn.messages import RankInfo
 from nbmn.records import Stack
 
@@ -37,13 +37,13 @@ def _place(session: Session, info: RankInfo, stack: Stack | None, run: str | Non
     here = probe.is_here(info.host)
     pid = info.pid if here else None
     if stack is not None:
-        if not stack.run:
-            return Place(RankState(rank, "outside"), pid=pid)
-        return Place(in_cell(rank, stack.run, Heard(stack.beat, now), now), stack.frames, pid)
-    if run is None:
-        return Place(RankState(rank, "outside"), pid=pid)
+        beat = Heard(stack.beat, now)
+        state = in_cell(rank, stack.run, beat, now) if stack.run else outside(rank, beat)
+        return Place(state, stack.frames, pid)
     heard = session.listener.beats.get(rank)
     age = now - heard.arrived if heard is not None else 0.0
+    if run is None and age <= SILENT:
+        return Place(outside(rank, heard), pid=pid)
     where = heard.beat.where if heard is not None and heard.beat.run == run else ""
     state = RankState(rank, "silent", where, age)
     if not here:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from nbmn.communicators.verification import verifies, verify
 __all__ = ["Activity", "collective", "collective_over"]
 
 _frame = sys._getframe
+_ident = threading.get_ident
 
 _MESSAGES = {
     "send": ("data", "dest", "tag"),
@@ -23,11 +25,14 @@ _MESSAGES = {
 }
 """Methods in which one other rank takes part, and their parameters."""
 
+_NAMED = frozenset({"agree", "scatter_parts"})
+"""Methods whose first argument says what the user called."""
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def collective(method: _Method) -> _Method:
-    """Record calls of a method in ``self.track``; of nested calls only the outermost.
+    """Record calls of a method in ``self.track``; of a thread's nested calls only the outermost.
 
     ``self._link``, where there is one, is broken if the call is left in the midst.
     """
@@ -42,11 +47,13 @@ def collective_over(attribute: str) -> Callable[[_Method], _Method]:
 def _recorded(method: _Method, over: str | None) -> _Method:
     name = method.__name__
     counts = name not in _MESSAGES
+    named = name in _NAMED
 
     @functools.wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
         track = self.track
-        if track.busy:
+        call = track.calls.get(_ident()) or track.here()
+        if call.busy:
             return method(self, *args, **kwargs)
         link = getattr(self, "_link", None)
         steps = 0
@@ -55,7 +62,8 @@ def _recorded(method: _Method, over: str | None) -> _Method:
             peer, tag = (0, 0) if counts else _ends(name, args, kwargs)
             data = args[0] if args else None
             counted = link if over is None else getattr(self, over)
-            track.begin(name, counted, data, frame, counts=counts, peer=peer, tag=tag)
+            what = str(data) if named and data else name
+            track.begin(what, counted, data, frame, counts=counts, peer=peer, tag=tag, call=call)
             if link is not None:
                 steps = link.ledger.steps
                 if counts and verifies(link):
@@ -70,8 +78,8 @@ def _recorded(method: _Method, over: str | None) -> _Method:
             raise
         finally:
             # Not by a call: an interrupt that strikes when it begins would leave it undone.
-            track.busy = False
-            track.end()
+            call.busy = False
+            track.end(call)
 
     return recorded  # type: ignore[return-value]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import mmap
 import os
+import threading
 import time
 from pathlib import Path
 from types import CodeType, FrameType
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmn.communicators import recordings
+from nbmn.communicators.callers import Origin, origin
 from nbmn.communicators.recordings import (
     CAPACITY,
     END,
@@ -35,12 +37,10 @@ from nbmn.communicators.recordings import (
 if TYPE_CHECKING:
     from nbmn.communicators.link import Link
 
-# A line inside these says nothing to the user, who called them.
-_LIBRARIES = frozenset({"nbmn", "chainer", "chainermn"})
-
 _MOST_CODES = 4096
 
 # Looked up in the fast path.
+_ident = threading.get_ident
 _now = time.monotonic
 _array = np.ndarray
 _pack = ENTRY.pack_into
@@ -51,14 +51,29 @@ _SIZE = ENTRY.size
 class _Code:
     """A function that called."""
 
-    __slots__ = ("code", "file", "lines")
+    __slots__ = ("code", "file", "lines", "own")
 
-    def __init__(self, file: int, code: CodeType) -> None:
+    def __init__(self, file: int, own: bool, code: CodeType) -> None:
         self.file = file
         """Number of its file's name; 0 for one of a library."""
+        self.own = own
+        """It is the user's."""
         # Kept, so that its id stays its own. Equal code objects may be of different files.
         self.code = code
         self.lines: dict[int, int] = {}
+
+
+class Call:
+    """What a thread is in, or was in last."""
+
+    __slots__ = ("busy", "link", "open", "sequence", "traffic")
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.open = False
+        self.sequence = 0
+        self.traffic = 0
+        self.link: Link | None = None
 
 
 class Recorder:
@@ -76,9 +91,7 @@ class Recorder:
         recordings.reap(folder)
         self.path: Path | None = recordings.own_path(folder)
         """None where there is no room for a file: then only this process can read it."""
-        self.busy = False
         self._pid = os.getpid()
-        self._open = False
         try:
             self._map = recordings.make_file(self.path)
         except OSError:
@@ -87,9 +100,8 @@ class Recorder:
             self._map = mmap.mmap(-1, LENGTH)
         self._memory = memoryview(self._map)
         self._next = 0
-        self._base = 0
-        self._traffic = 0
-        self._link: Link | None = None
+        self.calls: dict[int, Call] = {}
+        """By the number of a thread, which a later one may have again."""
         self._codes: dict[int, _Code] = {}
         self._strings: dict[str, int] = {}
         self._used = 0
@@ -97,6 +109,16 @@ class Recorder:
         HEADER.pack_into(self._memory, 0, recordings.MAGIC, self._pid, rank, CAPACITY, 0, offset)
         self._string("")
         atexit.register(self.close)
+
+    def here(self) -> Call:
+        """Return what the calling thread is in."""
+        me = _ident()
+        return self.calls.get(me) or self.calls.setdefault(me, Call())
+
+    @property
+    def busy(self) -> bool:
+        """Whether the calling thread is in an operation."""
+        return self.here().busy
 
     def begin(
         self,
@@ -108,6 +130,7 @@ class Recorder:
         counts: bool,
         peer: int = 0,
         tag: int = 0,
+        call: Call | None = None,
     ) -> None:
         """Note that an operation begins; local.
 
@@ -116,12 +139,15 @@ class Recorder:
         data
             What is sent, if it is an array or a tuple of arrays.
         frame
-            Where it was called; the innermost frame outside nbmn and Chainer is noted.
+            Where it was called; the user's innermost frame is noted.
         counts
             All ranks of the link take part: it is counted.
         peer, tag
             Of a message, each plus one; 0 where there is none.
+        call
+            Of this thread, where that is known.
         """
+        call = call or self.here()
         nbytes = dtype = code = number = 0
         if type(data) is _array:
             kind = data.dtype
@@ -134,26 +160,27 @@ class Recorder:
             if counts:
                 ledger.recorded = number = ledger.recorded + 1
             code = ledger.code
-            self._traffic = ledger.traffic
+            call.traffic = ledger.traffic
         codes = self._codes
         caller: FrameType | None = frame
         file = line = 0
         while caller is not None:
             known = codes.get(id(caller.f_code)) or self._classify(caller)
-            if known.file:
+            if known.file and (known.own or not file):
                 file, at = known.file, caller.f_lasti
                 # Python finds a line by reading a table from its beginning.
                 line = known.lines.get(at) or known.lines.setdefault(at, caller.f_lineno or 0)
-                break
+                if known.own:
+                    break
             caller = caller.f_back
         name = self._strings.get(operation)
         if name is None:
             name = self._string(operation)
-        sequence = self._next + 1
-        self._base = base = RING + self._next % CAPACITY * _SIZE
+        # Without a call in between, so that no other thread takes the same.
+        self._next = sequence = self._next + 1
         _pack(
             self._memory,
-            base,
+            RING + (sequence - 1) % CAPACITY * _SIZE,
             sequence,
             code,
             number,
@@ -168,50 +195,70 @@ class Recorder:
             tag,
             sequence & 0xFFFFFFFF,
         )
-        self._next = sequence
-        self._link = link if nbytes == 0 else None
-        self._open = True
-        self.busy = True
+        call.sequence = sequence
+        call.link = link if nbytes == 0 else None
+        call.open = True
+        call.busy = True
 
-    def end(self) -> None:
-        """Note that it is over, however it ended; local."""
-        self.busy = False
-        if self._open:
-            self._open = False
-            link = self._link
+    def end(self, call: Call | None = None) -> None:
+        """Note that what this thread is in is over, however it ended; local."""
+        call = call or self.here()
+        call.busy = False
+        if call.open:
+            call.open = False
+            base = self._base(call)
+            if base is None:
+                return
+            link = call.link
             if link is not None:
-                moved = link.ledger.traffic - self._traffic
-                NBYTES.pack_into(self._memory, self._base + recordings.NBYTES_AT, moved)
-            _pack_end(self._memory, self._base + END_AT, _now())
+                moved = link.ledger.traffic - call.traffic
+                NBYTES.pack_into(self._memory, base + recordings.NBYTES_AT, moved)
+            _pack_end(self._memory, base + END_AT, _now())
 
     def describe(self, nbytes: int, dtype: np.dtype | None = None) -> None:
         """Say what the operation under way is about, where its argument does not; local."""
-        if self.busy:
-            self._link = None
-            at = self._base + recordings.NBYTES_AT
-            NBYTES.pack_into(self._memory, at, nbytes)
+        call = self.here()
+        base = self._base(call)
+        if call.busy and base is not None:
+            call.link = None
+            NBYTES.pack_into(self._memory, base + recordings.NBYTES_AT, nbytes)
             if dtype is not None:
-                at = self._base + recordings.DTYPE_AT
+                at = base + recordings.DTYPE_AT
                 recordings.SHORT.pack_into(self._memory, at, dtype.num + 1)
 
     def entries(self) -> tuple[Entry, ...]:
         """Return what is in the ring, oldest first; local, from any thread."""
         return recordings.decode(bytes(self._memory))
 
-    def last(self) -> Entry | None:
-        """Return the newest entry; local, from any thread, takes microseconds."""
-        sequence = self._next
-        if sequence == 0:
-            return None
-        slot = ENTRY.unpack_from(self._memory, RING + (sequence - 1) % CAPACITY * ENTRY.size)
-        return recordings.entry(slot, list(self._strings))
+    def last(self, thread: int | None = None) -> Entry | None:
+        """Return the newest entry of a thread, by default of the calling one.
+
+        Local, from any thread, takes microseconds.
+        """
+        call = self.calls.get(_ident() if thread is None else thread)
+        return None if call is None else self._entry(call)
 
     def snapshot(self) -> Activity | None:
         """Return what is going on, None between operations; local, from any thread."""
-        entry = self.last()
+        calls = [call for call in list(self.calls.values()) if call.open]
+        newest = max(calls, key=lambda call: call.sequence, default=None)
+        entry = None if newest is None else self._entry(newest)
         if entry is None or entry.end is not None:
             return None
         return Activity(entry.operation, entry.begin, entry.file, entry.line)
+
+    def _entry(self, call: Call) -> Entry | None:
+        base = self._base(call)
+        if base is None:
+            return None
+        return recordings.entry(ENTRY.unpack_from(self._memory, base), list(self._strings))
+
+    def _base(self, call: Call) -> int | None:
+        """Return where a call is recorded; None where others have taken the place since."""
+        sequence = call.sequence
+        if sequence == 0 or self._next - sequence >= CAPACITY:
+            return None
+        return RING + (sequence - 1) % CAPACITY * _SIZE
 
     def close(self) -> None:
         """Remove the file."""
@@ -220,12 +267,11 @@ class Recorder:
             recordings.remove(self.path)
 
     def _classify(self, frame: FrameType) -> _Code:
-        name = frame.f_globals.get("__name__") or ""
         if len(self._codes) >= _MOST_CODES:
             self._codes.clear()
-        library = name.partition(".")[0] in _LIBRARIES
-        file = 0 if library else self._string(frame.f_code.co_filename)
-        known = self._codes[id(frame.f_code)] = _Code(file, frame.f_code)
+        whose = origin(frame)
+        file = 0 if whose is Origin.LIBRARY else self._string(frame.f_code.co_filename)
+        known = self._codes[id(frame.f_code)] = _Code(file, whose is Origin.OWN, frame.f_code)
         return known
 
     def _string(self, text: str) -> int:

@@ -48,7 +48,7 @@ class Activity:
     since: float
     """When it began, on the clock of ``time.monotonic`` (seconds)."""
     file: str
-    """The user's file: of the innermost frame outside nbmn and Chainer."""
+    """The user's file: of the innermost frame outside nbmn, Chainer and Python's own library."""
     line: int
     """The user's line, counted from 1."""
 
@@ -69,7 +69,7 @@ class Entry:
     dtype: str
     """Of the array, empty if there is none."""
     file: str
-    """The user's file: of the innermost frame outside nbmn and Chainer."""
+    """The user's file: of the innermost frame outside nbmn, Chainer and Python's own library."""
     line: int
     begin: float
     """On the clock of ``time.monotonic`` (seconds), which processes of a host share."""

@@ -14,6 +14,8 @@ from nbmn.communicators.transport import CHUNK
 if TYPE_CHECKING:
     from chainer import Link as Model
 
+    from nbmn.communicators.background import Background
+
 
 class Training(Group):
     """Part of :class:`Communicator`; every method is collective."""
@@ -89,6 +91,12 @@ class Training(Group):
             Whose gradients count; None for all ranks'.
         """
         return self._average(model, models.Terms(zero_fill, stale, share, True, self._wire))
+
+    def in_background(self) -> Background:
+        """Make what averages gradients while this rank goes on computing."""
+        from nbmn.communicators.background import Background
+
+        return Background(self)  # type: ignore[arg-type] # the class of which this is a part
 
     def _average(self, model: Model, terms: models.Terms) -> models.Averaged:
         gradients = models.collect(model, terms.zero_fill)

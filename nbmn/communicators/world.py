@@ -82,6 +82,11 @@ class World:
         """MPI communicators given up because what was begun on them could not be ended; local."""
         return len(self._state.abandoned)
 
+    def in_order(self) -> bool:
+        """Say whether nothing that is held here was left in the middle of a call; local."""
+        broken = any(link.broken and not link.lost for link in self.links())
+        return not broken and not self._state.nursery.pending
+
     def open_link(self, mpi_comm: MPI.Comm | None, note: Any) -> tuple[Link, list[Any]]:
         """Make a link; collective over the ranks of ``mpi_comm``.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nbmn.debug.states import RankState
-from nbmn.debug.waits import States, behind, is_message, sends, stuck
+from nbmn.debug.waits import States, agents, behind, is_free, is_message, sends, stuck
 from nbmn.ranks import name_ranks
 
 LONG = 3.0
@@ -33,7 +33,7 @@ class Diagnosis:
     culprits: tuple[int, ...]
     """Ranks for which the others wait."""
     waiting: tuple[RankState, ...]
-    """Those who wait, in rank order."""
+    """Those who wait, in rank order: ranks, or threads of them."""
     cause: str
     """What the culprits did, in words; empty where they themselves are among those who wait."""
     advice: str = ""
@@ -82,11 +82,11 @@ def deadlock(states: States) -> Diagnosis | None:
     if not waiting:
         return None
     ended = [state for rank in behind(waiting, states) if (state := states[rank]).ended]
-    concerned = [*(states[rank] for rank in waiting), *ended]
+    concerned = [*waiting, *ended]
     changed = max(state.changed for state in concerned)
     if any(state.confirmed <= changed for state in concerned):
         return None
-    waits = tuple(states[rank] for rank in sorted(waiting))
+    waits = tuple(waiting)
     for state, explain in _ENDED.items():
         culprits = sorted((s for s in ended if s.state == state), key=lambda s: s.rank)
         if culprits:
@@ -112,7 +112,7 @@ def state_kind(state: str) -> str:
 
 def _failed(culprits: Sequence[RankState]) -> tuple[str, str]:
     said = _fold(culprits, lambda s: f"raised {s.error}{_at(s.where)}")
-    return "; ".join(f"{name_ranks(ranks)} {what}" for what, ranks in said), ""
+    return "; ".join(f"{who} {what}" for who, what, _ in said), ""
 
 
 def _done(culprits: Sequence[RankState]) -> tuple[str, str]:
@@ -142,33 +142,37 @@ def delay(states: States, pids: Mapping[int, int]) -> Diagnosis | None:
     pids
         Process ids of the ranks on this host.
     """
-    waiting = [s for s in states.values() if s.state == "waiting" and s.seconds >= LONG]
-    late = behind(frozenset(s.rank for s in waiting), states)
+    doing = [agent for s in states.values() if not s.ended for agent in agents(s)]
+    waiting = [s for s in doing if s.state == "waiting" and s.seconds >= LONG]
+    late = behind(waiting, states)
     through = [s for s in states.values() if s.state == "done" and s.seconds >= LONG]
     if through:
         late |= {s.rank for s in states.values() if s.state == "running"}
-    culprits = [s for s in states.values() if _is_late(s, late)]
+    culprits = [s for state in states.values() if (s := _late(state, late)) is not None]
     if not culprits:
         return None
     blamed = frozenset(state.rank for state in culprits)
-    waits = [s for s in waiting if behind(frozenset({s.rank}), states) & blamed]
+    waits = [s for s in waiting if behind([s], states) & blamed]
     said = _fold(culprits, lambda s: whereabouts(s, pids.get(s.rank)))
-    cause = "; ".join(f"{name_ranks(ranks)} {what}" for what, ranks in said)
+    cause = "; ".join(f"{who} {what}" for who, what, _ in said)
     if through and not waits:
         cause += f"; {_done(through)[0]}"
     return Diagnosis("slow", _ranks(culprits), tuple(sorted(waits, key=_rank)), cause)
 
 
-def _is_late(state: RankState, late: frozenset[int]) -> bool:
-    free = state.state != "waiting" and not state.ended
-    return state.state == "silent" or (state.rank in late and free)
+def _late(state: RankState, late: frozenset[int]) -> RankState | None:
+    """What of a rank others wait for: its main thread, or another."""
+    if state.state == "silent":
+        return state
+    free = [agent for agent in agents(state) if is_free(agent)] if state.rank in late else []
+    return next(iter(free), None)
 
 
 def whereabouts(state: RankState, pid: int | None = None) -> str:
     """What a rank that has not ended does, as in ``runs at cell [12] line 3``."""
     at, for_ = _at(state.where), f" for {state.seconds:.0f} s"
     if state.state == "running":
-        return f"{state.blocked or 'runs'}{at}"
+        return f"{state.blocked or 'runs'}{at}{_and_threads(state)}"
     if state.state == "waiting":
         return f"is in {describe_wait(state)}{for_}"
     if state.state == "debugging":
@@ -183,6 +187,14 @@ def whereabouts(state: RankState, pid: int | None = None) -> str:
     if state.process in ("R", "S"):
         return f"is silent{for_}: native code holds the interpreter{at}"
     return f"is silent{for_}" + (f"; it was last seen{at}" if at else "")
+
+
+def _and_threads(state: RankState) -> str:
+    waits = [thread for thread in state.threads if thread.state == "waiting"]
+    return "".join(
+        f", its thread {it.thread} waits in {describe_wait(it)} for {it.seconds:.0f} s"
+        for it in waits
+    )
 
 
 def fewer(
@@ -215,8 +227,14 @@ def fewer(
     )
 
 
-def describe_wait(state: RankState) -> str:
-    """What a rank waits in, such as ``allreduce #418 (cell [12] line 9)``."""
+def describe_wait(state: RankState, on: str = "") -> str:
+    """What a rank waits in, such as ``allreduce #418 (cell [12] line 9)``.
+
+    Parameters
+    ----------
+    on
+        Which communicator's, such as `` of ranks 0, 1``.
+    """
     wait = state.wait
     number = f" #{wait.number}" if wait and wait.number else ""
     end = ""
@@ -225,27 +243,44 @@ def describe_wait(state: RankState) -> str:
         tag = "" if wait.tag in (None, 0) else f" with tag {wait.tag}"
         end = f" {'to' if sends(state) else 'from'} {other}{tag}"
     place = f" ({state.where})" if state.where else ""
-    return f"{state.operation}{number}{end}{place}"
+    return f"{state.operation}{number}{end}{on}{place}"
 
 
 def _waits(waiting: Sequence[RankState], verb: str) -> str:
-    groups = _fold(waiting, describe_wait)
-    seconds = {state.rank: state.seconds for state in waiting}
     said = []
-    for what, ranks in groups:
-        ending = "s" if verb == "wait" and len(ranks) == 1 else ""
-        longest = max(seconds[rank] for rank in ranks)
-        said.append(f"{name_ranks(ranks)} {verb}{ending} in {what} for {longest:.1f} s")
+    for who, what, group in _fold(waiting, lambda s: describe_wait(s, _on(s, waiting))):
+        ending = "s" if verb == "wait" and len(group) == 1 else ""
+        longest = max(state.seconds for state in group)
+        said.append(f"{who} {verb}{ending} in {what} for {longest:.1f} s")
     return "; ".join(said)
+
+
+def _on(state: RankState, waiting: Sequence[RankState]) -> str:
+    """Which communicator's call a rank waits in, where the others wait in another's."""
+    waits = [s.wait for s in waiting if s.wait is not None and s.wait.link]
+    mine = state.wait
+    others = [wait for wait in waits if mine is not None and wait.link != mine.link]
+    if mine is None or not mine.link or not others:
+        return ""
+    ranks = name_ranks(sorted(mine.members))
+    alike = any(set(wait.members) == set(mine.members) for wait in others)
+    return f" of communicator {mine.made} of {ranks}" if alike and mine.made else f" of {ranks}"
 
 
 def _fold(
     states: Iterable[RankState], say: Callable[[RankState], str]
-) -> list[tuple[str, list[int]]]:
-    groups: dict[str, list[int]] = {}
+) -> list[tuple[str, str, list[RankState]]]:
+    """Who, what is said of them alike, and they, in rank order."""
+    groups: dict[tuple[str, str], list[RankState]] = {}
     for state in sorted(states, key=_rank):
-        groups.setdefault(say(state), []).append(state.rank)
-    return list(groups.items())
+        groups.setdefault((state.thread, say(state)), []).append(state)
+    return [(_who(group), what, group) for (_, what), group in groups.items()]
+
+
+def _who(states: Sequence[RankState]) -> str:
+    ranks = name_ranks([state.rank for state in states])
+    thread = states[0].thread
+    return f"thread {thread} of {ranks}" if thread else ranks
 
 
 def _rank(state: RankState) -> int:

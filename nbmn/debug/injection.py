@@ -7,6 +7,7 @@ through the fault first.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class FaultyCommunicator(Wrapper):
 
     def __getattr__(self, name: str) -> Any:
         method = super().__getattr__(name)
+        if name == "in_background" and self._operations.issuperset(_GRADIENTS):
+            return lambda: FaultyBackground(method(), self._fault)
         if name == "_operations" or name not in self._operations:
             return method
 
@@ -141,6 +144,37 @@ def _unchanged(name: str, args: tuple[Any, ...]) -> Any:
     if name in (*_GRADIENTS, *_VALUES, "barrier", "send", "send_obj") or not args:
         return None
     return args[0]
+
+
+class FaultyBackground(Wrapper):
+    """Averaging in the background in which a fault strikes, where it is started."""
+
+    def __init__(self, actual: Any, fault: Fault) -> None:
+        super().__init__(actual, fault)
+        object.__setattr__(self, "_skipped", None)
+
+    def start(self, gradients: Any, terms: Any) -> None:
+        """Begin to average, unless the fault has it otherwise."""
+        arrays = list(gradients.arrays)
+        object.__setattr__(self, "_skipped", None)
+        try:
+            (altered,) = self._fault.meet((arrays,))
+        except Skipped:
+            object.__setattr__(self, "_skipped", arrays)
+            return
+        table = tuple(
+            entry if array is None else entry._replace(shape=array.shape, dtype=array.dtype.str)
+            for entry, array in zip(gradients.table, altered, strict=True)
+        )
+        self._actual.start(replace(gradients, arrays=altered, table=table), terms)
+
+    def finish_mean_grad(self) -> Any:
+        """Return the means; where averaging was left out, this rank's gradients."""
+        return self._actual.finish_mean_grad() if self._skipped is None else self._skipped
+
+    def wait(self) -> Any:
+        """As :meth:`finish_mean_grad`, of this rank alone."""
+        return self._actual.wait() if self._skipped is None else self._skipped
 
 
 class FaultyOptimizer(Wrapper):

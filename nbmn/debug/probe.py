@@ -6,13 +6,14 @@ import os
 import platform
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from nbmn.communicators.recordings import Entry, read_recorder
 from nbmn.engine.blackbox import FILE, SIGNAL
 from nbmn.engine.lines import cell_label, describe
+from nbmn.messages import RankInfo
 from nbmn.records import Frame
 
 _DUMPED = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -137,37 +138,29 @@ def user_line(frames: Sequence[Frame]) -> str:
     return places[-1] if places else ""
 
 
-def calls_at(pid: int, line: str, since: float, operation: str = "") -> int | None:
-    """How often a rank has begun an operation at a line, from a time on; None if unknown.
+def recorded(ranks: Iterable[RankInfo], since: float) -> dict[int, Sequence[Entry] | None]:
+    """What ranks of this host have called from a time on, oldest first; None if not known.
 
     Parameters
     ----------
-    line
-        Such as ``cell [12] line 3``.
     since
         ``time.monotonic()``, which processes of a host share.
-    operation
-        Such as ``allreduce``; empty for any.
     """
+    return {info.rank: _recorded(info.pid, since) for info in ranks if is_here(info.host)}
+
+
+def _recorded(pid: int, since: float) -> Sequence[Entry] | None:
     try:
-        entries = read_recorder(pid)
+        return entries_since(read_recorder(pid), since)
     except (OSError, ValueError):
         return None
-    return count_calls(entries, line, since, operation)
 
 
-def count_calls(
-    entries: Sequence[Entry], line: str, since: float, operation: str = ""
-) -> int | None:
-    """As :func:`calls_at`; None if the recording does not reach back that far."""
+def entries_since(entries: Sequence[Entry], since: float) -> Sequence[Entry] | None:
+    """The entries from a time on; None if the recording does not reach back that far."""
     if entries and entries[0].sequence > 1 and entries[0].begin >= since:
         return None
-    return sum(
-        (not operation or entry.operation == operation)
-        and entry.begin >= since
-        and describe(entry.file, entry.line) == line
-        for entry in entries
-    )
+    return [entry for entry in entries if entry.begin >= since]
 
 
 def is_here(host: str) -> bool:

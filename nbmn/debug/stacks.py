@@ -46,6 +46,7 @@ def fold(places: Sequence[Place]) -> list[Folded]:
     for place in sorted(places, key=lambda p: p.state.rank):
         state = place.state
         what = describe_wait(state) if state.state == "waiting" else ""
+        what += "".join(f" {it.thread} {describe_wait(it)}" for it in state.threads)
         if state.state == "silent":
             what = f"{state.process} {state.where}"
         groups.setdefault((state.state, what, place.frames), []).append(place)
@@ -60,6 +61,16 @@ def fold(places: Sequence[Place]) -> list[Folded]:
 
 
 def _doing(place: Place) -> str:
+    return _main_thread(place) + "".join(map(_beside, place.state.threads))
+
+
+def _beside(thread: RankState) -> str:
+    if thread.state == "waiting":
+        return f"; thread {thread.thread} in {describe_wait(thread)} for {thread.seconds:.1f} s"
+    return f"; thread {thread.thread}" + (f" at {thread.where}" if thread.where else "")
+
+
+def _main_thread(place: Place) -> str:
     state = place.state
     if state.state == "waiting":
         return f"in {describe_wait(state)} for {state.seconds:.1f} s"

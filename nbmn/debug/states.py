@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nbmn.records import Heartbeat, Wait
 
@@ -43,6 +43,13 @@ class RankState:
     confirmed: float = 0.0
     """When it was last heard that this is so, and heard again since; infinite of one that has
     ended and was heard of since."""
+    threads: tuple[RankState, ...] = ()
+    """What other threads do that may yet call something, whatever the main thread does; each of
+    them ``waiting`` or ``running``."""
+    thread: str = ""
+    """The name of such a thread."""
+    joined: bool = False
+    """Of such a thread: the main one waits for its end, and for nothing else."""
 
     @property
     def ended(self) -> bool:
@@ -70,7 +77,31 @@ class Heard:
 
 
 def _what(beat: Heartbeat) -> tuple[object, ...]:
-    return beat.run, beat.state, beat.wait.sequence if beat.wait else 0
+    threads = tuple((busy.thread, _call(busy.wait), busy.joined) for busy in beat.threads)
+    return beat.run, beat.state, _call(beat.wait), threads
+
+
+def _call(wait: Wait | None) -> int:
+    return wait.sequence if wait is not None else 0
+
+
+def _with_threads(state: RankState, beat: Heartbeat, age: float) -> RankState:
+    threads = tuple(
+        replace(
+            state,
+            state="waiting" if busy.wait is not None else "running",
+            where=busy.where,
+            seconds=busy.seconds + age,
+            operation=busy.operation,
+            wait=busy.wait,
+            error="",
+            blocked="",
+            thread=busy.thread,
+            joined=busy.joined,
+        )
+        for busy in beat.threads
+    )
+    return replace(state, threads=threads)
 
 
 def in_cell(rank: int, run: str, heard: Heard | None, now: float) -> RankState:
@@ -92,7 +123,7 @@ def in_cell(rank: int, run: str, heard: Heard | None, now: float) -> RankState:
         )
     if beat.run != run:
         return RankState(rank, "running", begun=beat.begun)
-    return RankState(
+    state = RankState(
         rank,
         beat.state,
         beat.where,
@@ -104,6 +135,7 @@ def in_cell(rank: int, run: str, heard: Heard | None, now: float) -> RankState:
         changed=heard.since,
         confirmed=heard.previous,
     )
+    return _with_threads(state, beat, age)
 
 
 def ended(
@@ -117,7 +149,7 @@ def ended(
         The exception's name and line; empty if it raised none.
     """
     after = heard is not None and heard.beat.run != run and heard.arrived > answered
-    return RankState(
+    state = RankState(
         rank,
         "failed" if error else "done",
         where,
@@ -127,6 +159,7 @@ def ended(
         changed=answered,
         confirmed=math.inf if after else 0.0,
     )
+    return state if heard is None else _with_threads(state, heard.beat, now - heard.arrived)
 
 
 def outside(rank: int, heard: Heard | None) -> RankState:
@@ -134,4 +167,5 @@ def outside(rank: int, heard: Heard | None) -> RankState:
     if heard is None or heard.beat.run:
         return RankState(rank, "outside")
     begun = heard.beat.begun
-    return RankState(rank, "outside", begun=begun, changed=heard.since, confirmed=math.inf)
+    state = RankState(rank, "outside", begun=begun, changed=heard.since, confirmed=math.inf)
+    return _with_threads(state, heard.beat, 0.0)

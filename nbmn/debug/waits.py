@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nbmn.debug.states import RankState
+from nbmn.records import Wait
 
 States = Mapping[int, RankState]
+_MESSAGES = frozenset({"send", "send_obj", "recv", "recv_obj"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,11 @@ class Need:
     """One of them would do."""
 
 
+def agents(state: RankState) -> tuple[RankState, ...]:
+    """A rank's threads that may call something: the main one, and others of the user's."""
+    return (state, *state.threads)
+
+
 def need(state: RankState, states: States) -> Need:
     """Whom a waiting rank waits for."""
     wait = state.wait
@@ -28,14 +35,15 @@ def need(state: RankState, states: States) -> Need:
     others = members - {state.rank}
     if is_message(state):
         ends = others if wait.peer is None else frozenset({wait.peer})
-        met = any(end in states and meet(state, states[end]) for end in ends)
+        others = [agent for end in ends if end in states for agent in agents(states[end])]
+        met = any(meet(state, other) for other in others)
         return Need(frozenset() if met else ends, any=wait.peer is None)
     return Need(frozenset(r for r in others if r in states and not _has_come(states[r], state)))
 
 
 def is_message(state: RankState) -> bool:
     """Whether it waits for one other rank, to send or to receive."""
-    return bool(state.wait) and state.operation.partition("_")[0] in ("send", "recv")
+    return bool(state.wait) and state.operation in _MESSAGES
 
 
 def sends(state: RankState) -> bool:
@@ -55,10 +63,11 @@ def meet(one: RankState, other: RankState) -> bool:
 
 def _has_come(other: RankState, state: RankState) -> bool:
     """Whether another rank is in the collective that this one waits in, or through with it."""
-    mine, theirs = state.wait, other.wait
+    mine = state.wait
     assert mine is not None
-    if theirs is not None and (theirs.link, theirs.number) == (mine.link, mine.number):
-        return other.operation == state.operation and not is_message(other)
+    there = [agent for agent in agents(other) if _counts_alike(agent.wait, mine)]
+    if there:
+        return any(a.operation == state.operation and not is_message(a) for a in there)
     if not mine.number:
         return False
     begun = other.begun.get(mine.link, 0)
@@ -66,19 +75,39 @@ def _has_come(other: RankState, state: RankState) -> bool:
     return begun > mine.number if other.state == "failed" else begun >= mine.number
 
 
-def stuck(states: States) -> frozenset[int]:
-    """Ranks that wait for what can never come, whatever the others still do.
+def _counts_alike(wait: Wait | None, other: Wait) -> bool:
+    return wait is not None and (wait.link, wait.number) == (other.link, other.number)
 
-    A rank that computes may yet call anything. One that waits goes on if all it needs
-    may come; one that has ended calls nothing any more.
+
+def stuck(states: States) -> list[RankState]:
+    """Threads that wait for what can never come, whatever the others still do; in rank order.
+
+    A thread that computes may yet call anything. One that waits goes on if all it needs
+    may come; a rank that has ended calls nothing any more, unless a thread of it lives on.
+    A thread beside the main one counts only if that waits for its end: it may be
+    there for cells to come.
     """
-    waiting = {rank: need(s, states) for rank, s in states.items() if s.state == "waiting"}
-    free = {rank for rank, s in states.items() if s.state != "waiting" and not s.ended}
+    waiting = [
+        (agent, need(agent, states))
+        for _, state in sorted(states.items())
+        for agent in agents(state)
+        if agent.state == "waiting"
+    ]
+    free = {rank for rank, state in states.items() if any(map(is_free, agents(state)))}
     while True:
-        freed = {rank for rank, it in waiting.items() if rank not in free and _may(it, free)}
+        freed = {agent.rank for agent, it in waiting if agent.rank not in free and _may(it, free)}
         if not freed:
-            return frozenset(waiting.keys() - free)
+            break
         free |= freed
+    return [
+        agent for agent, it in waiting if (agent.joined or not agent.thread) and not _may(it, free)
+    ]
+
+
+def is_free(agent: RankState) -> bool:
+    """Whether a thread does neither wait nor has ended."""
+    waits = agent.state == "waiting" or any(other.joined for other in agent.threads)
+    return not waits and (bool(agent.thread) or not agent.ended)
 
 
 def _may(needs: Need, free: set[int]) -> bool:
@@ -87,15 +116,13 @@ def _may(needs: Need, free: set[int]) -> bool:
     return bool(needs.ranks & free) if needs.any else needs.ranks <= free
 
 
-def behind(ranks: frozenset[int], states: States) -> frozenset[int]:
-    """All for whom these ranks wait, directly or by way of others."""
+def behind(waiting: Iterable[RankState], states: States) -> frozenset[int]:
+    """All ranks for which these threads wait, directly or by way of others."""
     found: set[int] = set()
-    fresh = set(ranks)
+    fresh = list(waiting)
     while fresh:
-        rank = fresh.pop()
-        state = states[rank]
-        if state.state == "waiting":
-            more = {r for r in need(state, states).ranks if r in states} - found
-            found |= more
-            fresh |= more
+        needed = need(fresh.pop(), states).ranks
+        more = {rank for rank in needed if rank in states} - found
+        found |= more
+        fresh += [a for r in more for a in agents(states[r]) if a.state == "waiting"]
     return frozenset(found)

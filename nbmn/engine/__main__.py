@@ -16,9 +16,11 @@ def main() -> None:
     debugpy (0.3 s), which ipykernel imports but an engine cannot serve.
     """
     gc.disable()
+    from nbmn.engine.leaving import leaving
     from nbmn.parent import watch_from_environment
 
     watch_from_environment()
+    leaving()
     sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]
     from ipyparallel.engine.app import main as engine_main
 

@@ -74,6 +74,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     from nbmn.engine.blackbox import install
     from nbmn.engine.cells import prepare_shell
     from nbmn.engine.gpu_watch import watch_gpu
+    from nbmn.engine.leaving import leaving
     from nbmn.engine.reporter import reporter
     from nbmn.engine.shared_files import forget_names
     from nbmn.engine.tracing import Tracer
@@ -99,6 +100,8 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     if xp is not numpy:
         runtime = this_gpu().runtime
         watch_gpu(line, runtime.uuid(runtime.current_device()))
+    box = install()
+    leaving().watch(MPI.COMM_WORLD.Dup(), box)
     return RankInfo(
         rank=comm.rank,
         size=comm.size,
@@ -107,7 +110,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
         pid=os.getpid(),
         device=device,
         mpi=_library(MPI.Get_library_version()),
-        box=install(),
+        box=box,
     )
 
 

@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from queue import SimpleQueue
@@ -34,7 +35,10 @@ class Console:
         self.where = where
         self.keyboard = _Keyboard(self)
         self.closed = False
-        """Whether the person has left, which the reporter says: nothing gets an answer any more."""
+        """Whether the person has left, which the reporter says, or the cell is over: nothing gets
+        an answer any more."""
+        self._turn = threading.RLock()
+        self._spoke: threading.Thread | None = None
         self._line = line
         self._asked = 0
         self._since: float | None = None
@@ -50,20 +54,31 @@ class Console:
         """Print; may be called by any thread."""
         self._line.say(text)
 
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Talk to the person; other threads that want to wait until it is over."""
+        with self._turn:
+            thread = threading.current_thread()
+            if self._spoke not in (None, thread):
+                self.write(f"--- {thread.name} ---\n")
+            self._spoke = thread
+            yield
+
     def ask(self) -> str:
         """A line that the person types, with its newline; empty when they have left."""
-        if self.closed:
-            return ""
-        self._asked += 1
-        self._since = time.monotonic()
-        try:
-            self._line.say("", self._asked)
-            while True:
-                question, text = self._answers.get()
-                if self.closed or question == self._asked:
-                    return "" if self.closed else text
-        finally:
-            self._since = None
+        with self.turn():
+            if self.closed:
+                return ""
+            self._asked += 1
+            self._since = time.monotonic()
+            try:
+                self._line.say("", self._asked)
+                while True:
+                    question, text = self._answers.get()
+                    if self.closed or question == self._asked:
+                        return "" if self.closed else text
+            finally:
+                self._since = None
 
     def answer(self, question: int, text: str) -> None:
         """What the person typed; called by the reporter's thread."""
@@ -86,6 +101,8 @@ class Console:
             yield
         finally:
             self._line.console = None
+            self.closed = True
+            self.answer(0, "")  # a thread may outlive the cell, and its question
             sys.stdin, sys.stdout, sys.stderr = before
             self._line.say("", last=True)
 

@@ -8,8 +8,10 @@ import contextlib
 import inspect
 import pdb
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -84,9 +86,16 @@ class RankDebugger(Pdb):
 
     def interaction(self, frame: FrameType | None, what: Any) -> None:
         self._begins = False
-        super().interaction(frame, what)
+        with _turn(self.stdin):
+            super().interaction(frame, what)
         if _left(self.stdin):
             self.set_quit()
+
+    def onecmd(self, line: str) -> Any:
+        try:
+            return super().onecmd(line)
+        except SystemExit:  # exit() and the like, which IPython's lets pass
+            return self.do_quit("")
 
     def _cmdloop(self) -> None:
         try:
@@ -115,6 +124,25 @@ class RankDebugger(Pdb):
             names = [*self._get_frame_locals(frame), *frame.f_globals, *frame.f_builtins]
         found = sorted({name for name in map(str, names) if name.startswith(start)})
         self.columnize([owner + dot + name for name in found] or ["(nothing)"])
+
+    def do_run(self, arg: str) -> None:
+        """run, restart
+        Not here: a rank has no program that could begin anew.
+        """
+        self.error("a rank has no program to begin anew; run the cell again with %%mn --debug RANK")
+
+    do_restart = do_run
+
+    def do_debug(self, arg: str) -> None:
+        trace = sys.gettrace()
+        try:
+            super().do_debug(arg)
+        except Exception:  # noqa: BLE001 - the user's code
+            self._error_exc()
+        finally:
+            sys.settrace(trace)
+
+    do_debug.__doc__ = Pdb.do_debug.__doc__
 
     def do_interact(self, arg: str) -> None:
         """interact
@@ -175,25 +203,38 @@ def breakpoints(line: Reporter, rank: int) -> Iterator[None]:
         return
     console = Console(line)
     with console.connected():
-        debugger = RankDebugger()
-        stops: list[str] = []
-
-        def enter(frame: FrameType) -> None:
-            if not stops:
-                place = describe(frame.f_code.co_filename, frame.f_lineno)
-                stops.append(place)
-                console.write(
-                    f"rank {rank} stands at {place}; other ranks wait where they need it\n"
-                    "c goes on, q fails the cell, h lists the commands\n"
-                )
-            debugger.set_trace(frame)
-
+        threads = _Threads(console, rank)
         trace = sys.gettrace()
         try:
-            with redirected(enter, Pdb):
+            with redirected(threads.enter, Pdb):
                 yield
         finally:
             sys.settrace(trace)
+            threads.clear_all_breaks()
+
+
+class _Threads:
+    """A debugger for each thread that comes to a breakpoint: they step by themselves."""
+
+    def __init__(self, console: Console, rank: int) -> None:
+        self._console = console
+        self._rank = rank
+        self._debuggers: dict[threading.Thread, RankDebugger] = {}
+
+    def enter(self, frame: FrameType) -> None:
+        with self._console.turn():
+            if not self._debuggers:
+                place = describe(frame.f_code.co_filename, frame.f_lineno)
+                self._console.write(
+                    f"rank {self._rank} stands at {place}; other ranks wait where they need it\n"
+                    "c goes on, q fails the cell, h lists the commands\n"
+                )
+            thread = threading.current_thread()
+            debugger = self._debuggers.setdefault(thread, RankDebugger())
+        debugger.set_trace(frame)
+
+    def clear_all_breaks(self) -> None:
+        for debugger in self._debuggers.values():
             debugger.clear_all_breaks()
 
 
@@ -219,6 +260,11 @@ def post_mortem(line: Reporter) -> None:
 def _left(stdin: Any) -> bool:
     console = getattr(stdin, "console", None)
     return console is not None and console.closed
+
+
+def _turn(stdin: Any) -> AbstractContextManager[Any]:
+    console = getattr(stdin, "console", None)
+    return console.turn() if console is not None else contextlib.nullcontext()
 
 
 def _package(frame: FrameType) -> str:

@@ -237,10 +237,8 @@ class Reporter:
         """What ``tell`` gives, or a bare heartbeat: interrupts depend on this thread."""
         try:
             return tell()
-        except Exception:
-            if not self._complained:
-                self._complained = True  # once, for it would come with every heartbeat
-                logging.getLogger(__name__).exception("cannot tell what this rank does")
+        except Exception:  # noqa: BLE001 - it is logged
+            self._complain("cannot tell what this rank does")
             return Heartbeat(self.rank, self._run, time.time(), "running" if self._run else "idle")
 
     def _flush(self, socket: Any, batch: list[Record]) -> bool:
@@ -269,6 +267,7 @@ class Reporter:
         seconds = time.monotonic() - since
         if look is None:
             return replace(beat, seconds=seconds)
+        beat = replace(beat, threads=look.threads())
         begun = look.begun()
         console = self.console
         asked = console.seconds if console is not None else None
@@ -311,8 +310,21 @@ class Reporter:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 if console is not None:
                     console.answer(0, "")  # Python drops an interrupt that lands in a finalizer
+                self._interrupt_threads()
             else:
                 self._cancelled.append(run)  # ended already, or not begun yet
+
+    def _interrupt_threads(self) -> None:
+        if self.lookout is not None:
+            try:
+                self.lookout.interrupt_threads()
+            except Exception:  # noqa: BLE001 - it is logged
+                self._complain("cannot interrupt what waits in threads")
+
+    def _complain(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True  # once, for it would come with every heartbeat
+            logging.getLogger(__name__).exception(text)
 
     def _answer(self, run: bytes, question: bytes, text: bytes) -> None:
         console = self.console

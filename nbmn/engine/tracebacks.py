@@ -8,8 +8,8 @@ from types import TracebackType
 def users_part(error: BaseException) -> TracebackType | None:
     """The traceback without what runs the cell, and without nbmn's refusal of a call.
 
-    Where nbmn refuses what it was called with, the user's line is what matters. Errors that
-    come from elsewhere are shown whole.
+    Where nbmn refuses what it was called with, or is interrupted, the user's line is what
+    matters. Errors that come from elsewhere are shown whole.
     """
     steps = []
     trace = error.__traceback__
@@ -33,7 +33,7 @@ def users_part(error: BaseException) -> TracebackType | None:
 
 def _refuses(error: BaseException) -> bool:
     own = type(error).__module__.partition(".")[0] == "nbmn"
-    return own or type(error) in (TypeError, ValueError, RuntimeError)
+    return own or type(error) in (TypeError, ValueError, RuntimeError, KeyboardInterrupt)
 
 
 def _module(step: TracebackType) -> str:

@@ -1,20 +1,23 @@
-"""Where this rank's main thread is, as its reporter thread sees it. Everything here is local."""
+"""Where this rank's threads are, as its reporter thread sees it. Everything here is local."""
 
 from __future__ import annotations
 
+import ctypes
 import linecache
 import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from nbmn.communicators.callers import Origin, origin
 from nbmn.communicators.link import Link
 from nbmn.communicators.waiting import wait
 from nbmn.engine.lines import cell_label, describe
 from nbmn.engine.syscalls import blocked_in
-from nbmn.records import Frame, Wait
+from nbmn.records import Busy, Frame, Wait
 
 if TYPE_CHECKING:
     from nbmn.communicators.recordings import Entry
@@ -27,7 +30,7 @@ _NBMN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Lookout:
-    """Looks at the main thread from another.
+    """Looks at the main thread from another, and at further threads of the user's.
 
     Parameters
     ----------
@@ -46,25 +49,63 @@ class Lookout:
 
         In a collective it also works: to read an object may take seconds, and needs nobody.
         """
-        entry = self._world.recorder.last()
-        if entry is None or entry.end is not None or not self._waits_now():
+        entry = self._waits_in(self._thread)
+        if entry is None:
             return None
         place = describe(entry.file, entry.line)
         return entry.operation, place, time.monotonic() - entry.begin, self._wait(entry)
 
-    def _waits_now(self) -> bool:
-        frame = sys._current_frames().get(self._thread)
-        while frame is not None:
-            if any(frame.f_code is code for code in _WAITS):
-                return True
-            frame = frame.f_back
-        return False
+    def threads(self) -> tuple[Busy, ...]:
+        """Other threads that wait for ranks, or run the user's code, and so may call anything.
+
+        Not those of libraries: iterators that read ahead, averaging in the background, the
+        kernel's own, and the idle ones of a pool, which call only what the user has them call.
+        """
+        joined = joins(_stack(self._thread))
+        return tuple(
+            busy for thread in self._others() if (busy := self._busy(thread, thread is joined))
+        )
+
+    def interrupt_threads(self) -> None:
+        """Raise KeyboardInterrupt in other threads that wait for ranks: no signal reaches them."""
+        for thread in self._others():
+            if self._waits_in(thread.ident or 0) is not None:
+                number = ctypes.c_ulong(thread.ident or 0)
+                error = ctypes.py_object(KeyboardInterrupt)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(number, error)
+
+    def _others(self) -> list[threading.Thread]:
+        here = threading.get_ident()
+        return [t for t in threading.enumerate() if t.ident not in (self._thread, here)]
+
+    def _busy(self, thread: threading.Thread, joined: bool) -> Busy | None:
+        entry = self._waits_in(thread.ident or 0)
+        if entry is not None:
+            place, seconds = describe(entry.file, entry.line), time.monotonic() - entry.begin
+            wait = self._wait(entry)
+            return Busy(thread.name, place, entry.operation, seconds, wait, joined)
+        frames = _stack(thread.ident or 0)
+        users = [frame for frame in frames if origin(frame) is Origin.OWN]
+        if users:
+            place = describe(users[0].f_code.co_filename, users[0].f_lineno or 0)
+            return Busy(thread.name, place, joined=joined)
+        return Busy(thread.name, joined=joined) if _may_call(thread, frames) else None
+
+    def _waits_in(self, thread: int) -> Entry | None:
+        """The operation in which a thread waits for other ranks."""
+        entry = self._world.recorder.last(thread)
+        if entry is None or entry.end is not None:
+            return None
+        waits = any(frame.f_code is code for frame in _stack(thread) for code in _WAITS)
+        return entry if waits else None
 
     def _wait(self, entry: Entry) -> Wait:
+        made = 0
         if entry.link:
-            code, number = entry.link, entry.number
-            links = self._world.links()
-            members = next((link.members for link in links if link.code == code), ())
+            code, number, members = entry.link, entry.number, ()
+            for link in self._world.links():
+                if link.code == code:
+                    members, made = link.members, link.uid.number
         else:
             code, number, members = self._world.creation()
         peer = entry.peer
@@ -79,6 +120,7 @@ class Lookout:
             entry.tag,
             entry.nbytes,
             entry.dtype,
+            made,
         )
 
     def begun(self) -> dict[str, int]:
@@ -107,12 +149,34 @@ class Lookout:
 
     def _frames(self) -> list[tuple[FrameType, int]]:
         """Frames and the lines they have come to, the innermost first."""
-        frames = []
-        frame = sys._current_frames().get(self._thread)
-        while frame is not None:
-            frames.append((frame, frame.f_lineno or 0))
-            frame = frame.f_back
-        return frames
+        return [(frame, frame.f_lineno or 0) for frame in _stack(self._thread)]
+
+
+def _stack(thread: int) -> list[FrameType]:
+    """A thread's frames, the innermost first."""
+    frames = []
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def joins(frames: Sequence[FrameType]) -> threading.Thread | None:
+    """The thread that another, with these frames, waits for, if only its end lets it go on."""
+    code = threading.Thread.join.__code__
+    for frame in frames[:2]:  # what it calls to wait differs from one Python to the next
+        if frame.f_code is code and frame.f_locals.get("timeout") is None:
+            return frame.f_locals.get("self")
+    return None
+
+
+def _may_call(thread: threading.Thread, frames: Sequence[FrameType]) -> bool:
+    """Whether a thread without a line of the user's comes to one by itself: a timer, a loop."""
+    if isinstance(thread, threading.Timer):
+        return True
+    alone = all(origin(frame) is Origin.LIBRARY for frame in frames)
+    return alone and any(frame.f_globals.get("__name__") == "asyncio.runners" for frame in frames)
 
 
 def _frame(frame: FrameType, line: int) -> Frame:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import chainer
 import numpy as np
 
-from nbmn.communicators.background import Background
 from nbmn.communicators.models import Averaged, Gradients, Share, Terms, collect, describe
 from nbmn.communicators.parameters import beside, named
 from nbmn.optimizers.multi_node import MultiNodeOptimizer, Step
@@ -19,6 +18,7 @@ from nbmn.phases import phases
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
+    from nbmn.communicators.background import Background
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
     def _join(self) -> Background:
         background = self._background
         if background is None or background.lost:
-            background = self._background = Background(self.communicator)
+            background = self._background = self.communicator.in_background()
             self._generation = background.generation
         elif background.generation != self._generation:
             # Alike on all ranks, whatever each of them had come to.

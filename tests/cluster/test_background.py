@@ -74,3 +74,28 @@ def test_a_failing_one_says_so_under_its_cell(two: Notebook) -> None:
     ran = two.check("%%mn --bg -o run\nraise ValueError('nobody waits for me')")
     two.follow(ran, lambda ran: "ValueError at cell" in ran.text)
     two.run("run.wait()")
+
+
+def test_one_that_waits_for_ever_is_freed_when_the_notebook_waits_behind_it(two: Notebook) -> None:
+    two.check("%%mn 1 --bg -o stuck\ncomm.barrier()")
+    ran = two.run("%%mn -o got\ncomm.rank", seconds=20)
+    assert ran.ok
+    assert two.value("got") == {0: 0, 1: 1}
+    assert "rank 0 does not run this cell" in two.run("stuck.wait()").error
+    # While the notebook is free, another cell may bring the ranks that are missing.
+    two.check("%%mn 1 --bg -o stuck\ncomm.barrier()")
+    two.check("%%mn 0\ncomm.barrier()")
+    two.check("stuck.wait()")
+
+
+def test_one_that_failed_is_what_another_cell_waits_for(two: Notebook) -> None:
+    label = two.next_cell()
+    two.check("%%mn 0 --bg -o run\nraise ValueError('no data')")
+    two.run("run.wait()")
+    ran = two.run("%%mn 1\ncomm.recv(0)", seconds=20)
+    assert (
+        "rank 0 does not run this cell: in an earlier one rank 0 raised ValueError at "
+        f"{label} line 2: no data; rank 1 waited in recv" in ran.error
+    )
+    two.check("%mn 0")
+    assert "raised ValueError" not in two.run("%%mn 1\ncomm.recv(0)", seconds=20).error

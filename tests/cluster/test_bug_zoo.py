@@ -56,6 +56,22 @@ RAISED = {
     ),
 }
 
+TRAINER = """from chainer import training
+from chainer.training import extensions
+shard = chainer.datasets.TupleDataset(np.ones((100, 5), "f"), np.zeros(100, "i"))
+if comm.rank == 1: shard = shard[:40]
+optimizer = nbmn.create_multi_node_optimizer(
+    chainer.optimizers.SGD(0.1), comm, double_buffering={double})
+model = L.Classifier(L.Linear(5, 2))
+optimizer.setup(model)
+def batches(**more):
+    return chainer.iterators.SerialIterator(shard, 20, **more)
+updater = training.StandardUpdater(batches(), optimizer)
+trainer = training.Trainer(updater, (3, "epoch"), out=os.curdir)
+evaluator = extensions.Evaluator(batches(repeat=False, shuffle=False), model)
+trainer.extend(nbmn.create_multi_node_evaluator(evaluator, comm))
+trainer.run()"""
+
 OUT_OF_DATA = {
     "and enters the evaluator": Bug(
         "model, optimizer = trained()\nfor i in range(9 if comm.rank == 2 else 10):\n"
@@ -63,7 +79,7 @@ OUT_OF_DATA = {
         (
             "rank 2 raised MismatchError at {cell} line 5",
             "ranks 0, 1, 3 raised MismatchError at cell [",
-            "rank 2 called cell [... at least once less than ranks 0, 1, 3: fewer iterations",
+            "rank 2 called ... at cell [... at least once less than ranks 0, 1, 3: fewer",
         ),
         "RanksFailed",
     ),
@@ -91,6 +107,39 @@ OUT_OF_DATA = {
         ("ranks 0–2 have finished the cell; rank 3 waited in allgather_obj", "fewer iterations"),
         kind="left",
         culprits=(0, 1, 2),
+    ),
+}
+
+OUT_OF_DATA |= {
+    "and comes to another line, on two ranks of four": Bug(
+        "for i in range(5 - comm.rank // 2): comm.allreduce(np.ones(2))\ncomm.barrier()",
+        (
+            "ranks 0, 1 raised MismatchError at {cell} line 2",
+            "ranks 2, 3 called allreduce at {cell} line 2 at least once less than ranks 0, 1: ",
+        ),
+        "RanksFailed",
+    ),
+    "and flushes a mean that has not come": Bug(
+        "model = L.Linear(4, 2)\noptimizer = nbmn.create_multi_node_optimizer(\n"
+        "    chainer.optimizers.SGD(0.1), comm, double_buffering=True).setup(model)\n"
+        "for i in range(5 - (comm.rank == 2)): step(model, optimizer)\noptimizer.flush()",
+        (
+            "rank 2 has finished the cell; ranks 0, 1, 3 waited in finish_mean_grad #... ({cell} ",
+            "rank 2 called optimizer.update at least once less than ranks 0, 1, 3: fewer",
+        ),
+        kind="left",
+        culprits=(2,),
+    ),
+    "in a trainer": Bug(
+        TRAINER.format(double=False),
+        ("rank 1 called average_gradients at {cell} line ... at least once less than ranks 0, 2",),
+        "RanksFailed",
+    ),
+    "in a trainer with double buffering": Bug(
+        TRAINER.format(double=True),
+        ("rank 1 called finish_mean_grad at {cell} line ... at least once less than ranks 0, 2",),
+        kind="apart",
+        culprits=(0, 1, 2, 3),
     ),
 }
 
@@ -129,8 +178,8 @@ ORDER = {
         "    a.barrier()\n    b.barrier()\nelse:\n    b.barrier()\n    a.barrier()",
         (
             "ranks are in different calls and wait for each other: ",
-            "ranks 0, 1 waited in barrier #1 ({cell} line 4)",
-            "ranks 2, 3 waited in barrier #1 ({cell} line 7)",
+            "ranks 0, 1 waited in barrier #1 of communicator ... of ranks 0–3 ({cell} line 4)",
+            "ranks 2, 3 waited in barrier #1 of communicator ... of ranks 0–3 ({cell} line 7)",
         ),
         kind="apart",
         culprits=(0, 1, 2, 3),
@@ -172,6 +221,16 @@ SHAPES = {
 }
 
 MESSAGES = {
+    "one more than is received": Bug(
+        "for i in range(5):\n    if comm.rank == 0:\n        comm.send(np.ones(100_000), 1)\n"
+        "    elif comm.rank == 1 and i < 4:\n        comm.recv(0)",
+        (
+            "rank 1 has finished the cell; rank 0 waited in send to rank 1 ({cell} line 4)",
+            "What one rank sends, the other must receive, with the same tag, in the same order",
+        ),
+        kind="left",
+        culprits=(1,),
+    ),
     "a ring of sends": Bug(
         "comm.send(np.ones(1_000_000), (comm.rank + 1) % 4)\ncomm.recv((comm.rank - 1) % 4)",
         (

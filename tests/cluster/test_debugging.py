@@ -125,7 +125,7 @@ def test_post_mortem_of_a_rank_that_waited(two: Notebook) -> None:
     two.run("%%mn\nif comm.rank == 0: raise OSError\ncomm.barrier()")
     ran = two.run("%mn_debug 1", typed=typing("p comm.rank", END_OF_INPUT))
     assert ran.ok, ran.error
-    assert f"rank 1 raised KeyboardInterrupt at {label} line 3" in _plain(ran)
+    assert f"rank 1 was interrupted at {label} line 3" in _plain(ran)
     assert "----> 3 comm.barrier()" in _plain(ran)
     _works(two)
 
@@ -143,7 +143,7 @@ def test_nothing_to_look_at(two: Notebook) -> None:
     two.run("%mn x = = 3")
     assert "rank 0 ran nothing: SyntaxError" in two.run("%mn_debug 0", typed=typing()).text
     assert "no rank 2" in two.run("%mn_debug 2").error
-    assert "name one rank" in two.run("%mn_debug 0,1").error
+    assert "is no rank; name one" in two.run("%mn_debug 0,1").error
     assert "required: rank" in two.run("%mn_debug").streams["stderr"]
 
 
@@ -257,6 +257,45 @@ def test_stepping_ends_with_the_cell(two: Notebook) -> None:
     assert ran.ok, ran.error
     assert "-> 4 x" in _plain(ran)
     assert "/" not in _plain(ran).replace("rank 0", "")  # no file of anybody else's
+    _works(two)
+
+
+THREADS = """%%mn --debug 1
+import threading
+class Slow:
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        if i < 2:
+            breakpoint()
+            i = i + 0
+        return np.float32(i)
+batches = chainer.iterators.MultithreadIterator(Slow(), 4, repeat=False, shuffle=False, n_threads=2)
+total = sum(float(sum(batch)) for batch in batches)
+total = comm.allreduce_obj(total)
+"""
+
+
+def test_threads_take_turns_at_the_prompt(two: Notebook) -> None:
+    ran = two.run(THREADS, typed=typing("p 'at', i", "n", "p 'at', i", "c", "c", "c"), seconds=30)
+    assert ran.ok, ran.error
+    # One asks after the other, each of its own example, and it is said who asks.
+    assert set(re.findall(r"\('at', \d\)", _plain(ran))) <= {"('at', 0)", "('at', 1)"}
+    assert re.search(r"^--- .*Thread.* ---$", _plain(ran), re.MULTILINE)
+    two.check("%mn assert total == 56, total")
+    _works(two)
+
+
+def test_leaving_the_debugger_by_what_would_end_a_program(two: Notebook) -> None:
+    two.run(FAILS)
+    for line in ("!quit()", "!import sys; sys.exit(3)"):
+        ran = two.run("%mn_debug 1", typed=typing(line))
+        assert ran.ok, ran.error
+    ran = two.run("%mn_debug 1", typed=typing("run", "restart", "debug 1/0", "p doubled", "q"))
+    assert ran.ok, ran.error
+    assert _plain(ran).count("*** a rank has no program to begin anew") == 2
+    assert "*** ZeroDivisionError: division by zero" in _plain(ran)
+    assert "\n8\n" in _plain(ran)
     _works(two)
 
 

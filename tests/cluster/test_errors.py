@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from notebook_kernel import Notebook
+from notebook_kernel import ANSI, Notebook
 
 
 def _label(two: Notebook) -> str:
@@ -69,6 +70,28 @@ def test_ranks_stranded_in_a_collective_are_freed(two: Notebook) -> None:
 def test_output_of_a_failed_cell_is_shown(two: Notebook) -> None:
     ran = two.run("%%mn\nprint('before')\n1 / 0")
     assert ran.text == "ranks 0, 1:\nbefore"
+
+
+def test_syntax_errors_of_other_code_name_the_user_s_line(two: Notebook, tmp_path: Path) -> None:
+    label = two.next_cell()
+    ran = two.run("%%mn\nx = 1\nexec('y = = 2')")
+    assert f"ranks 0, 1 raised SyntaxError at {label} line 3: invalid syntax" in ran.error
+    assert "(<string> line 1)" in ran.error
+    (tmp_path / "wrong.py").write_text("x = 1\ny = = 2\n")
+    label = two.next_cell()
+    ran = two.run(f"%%mn\nimport sys; sys.path.insert(0, {str(tmp_path)!r})\n\nimport wrong")
+    assert f"SyntaxError at {label} line 4: invalid syntax (wrong.py line 2)" in ran.error
+    label = two.next_cell()
+    assert f"at {label} line 2: by hand" in two.run("%%mn\nraise SyntaxError('by hand')").error
+
+
+@pytest.mark.parametrize("magic", ["%%time", "%%capture"])
+def test_lines_below_another_cell_magic(two: Notebook, magic: str) -> None:
+    label = two.next_cell()
+    ran = two.run(f"%%mn\n{magic}\nx = 1\n1 / 0 if comm.rank else comm.barrier()")
+    assert f"rank 1 raised ZeroDivisionError at {label} line 4" in ran.error
+    assert f"rank 0 waited in barrier #1 ({label} line 4)" in re.sub(r"#\d+", "#1", ran.error)
+    assert "----> 4 1 / 0 if comm.rank" in ANSI.sub("", ran.error)
 
 
 def test_syntax_error(two: Notebook) -> None:
@@ -191,3 +214,38 @@ def test_magics_say_how_they_are_used(two: Notebook) -> None:
     said = two.run("%mn_status_\n" if False else "%mn_push x --to 1").streams["stderr"]
     assert "unrecognized arguments: --to 1; usage: %mn_push [" in said
     assert "'foo' is no rank; name one, such as 0" in two.run("%mn_debug foo").error
+
+
+def test_the_error_that_a_finally_passed_on_is_named_first(two: Notebook) -> None:
+    label = _label(two)
+    ran = two.run(
+        "%%mn\ntry:\n    if comm.rank == 1: raise ValueError('root cause')\n"
+        "    comm.allreduce(np.ones(3))\nfinally:\n    comm.barrier()",
+        seconds=20,
+    )
+    assert ran.error.startswith(
+        f"rank 1 raised ValueError at {label} line 3: root cause; then MismatchError at "
+        f"{label} line 6: "
+    )
+    _works(two)
+    label = _label(two)
+    ran = two.run(
+        "%%mn\ntry:\n    if comm.rank == 1: raise ValueError('root cause')\n"
+        "finally:\n    if comm.rank == 1: comm.barrier()",
+        seconds=20,
+    )
+    assert ran.error.startswith(
+        f"rank 1 raised ValueError at {label} line 3: root cause; then KeyboardInterrupt at "
+        f"{label} line 5\nrank 1 waited in barrier"
+    )
+    assert "waiting.py" not in ran.error
+    _works(two)
+
+
+def test_a_traceback_is_no_longer_than_a_person_reads(two: Notebook) -> None:
+    for text in ("'x' * 3_000_000", "'x\\n' * 1_000_000"):
+        ran = two.run(f"%%mn\nraise ValueError({text})")
+        assert "----> 2 raise ValueError" in ran.error
+        assert "characters)" in ran.error
+        assert len(ran.error) < 200_000
+    _works(two)

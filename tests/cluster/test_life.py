@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_interrupt_while_starting_leaves_no_process(fresh: Notebook) -> None:
 
     ran = fresh.run("%mn_start 2", interrupt_when=engines_are_launched)
     assert not ran.ok
-    assert ran.error_name == "KeyboardInterrupt"
+    assert ran.error == "KeyboardInterrupt: stopped while ranks were starting; none runs"
     wait_until(lambda: all_gone(seen + fresh.descendants()), 5, "the interrupted start is cleared")
     fresh.check("%mn_start 2")
     fresh.check("%mn comm.rank")
@@ -208,6 +209,39 @@ def test_a_rank_that_leaves_is_named(fresh: Notebook) -> None:
         fresh.check("%mn comm.barrier()")
 
 
+def test_a_rank_that_is_told_to_terminate_is_named(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2")
+    label = fresh.next_cell()
+    ran = fresh.run(
+        "%%mn\nimport os, signal\nif comm.rank: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "comm.barrier()",
+        seconds=30,
+    )
+    at = re.escape(f"{label} line 3")
+    assert re.search(rf"rank 1 \(pid \d+\) was killed by SIGTERM at {at}", ran.error)
+    assert "%mn_restart" in ran.error
+    fresh.check("%mn_restart")
+    victim = _pids(fresh)[1]
+    os.kill(victim, signal.SIGTERM)
+    wait_until(lambda: not fresh.run("%mn 1").ok, 15, "the others do not wait for it")
+    assert f"rank 1 (pid {victim}) was killed by SIGTERM, and" in fresh.run("%mn 1").error
+
+
+def test_ranks_that_stop_together_exit_as_programs_do(fresh: Notebook, tmp_path: Path) -> None:
+    fresh.check("%mn_start 2")
+    fresh.check(
+        f"%%mn\nimport atexit, multiprocessing, pathlib\n"
+        f"atexit.register(pathlib.Path({str(tmp_path)!r}, str(comm.rank)).touch)\n"
+        "fork = multiprocessing.get_context('fork')\n"
+        "for _ in range(5):\n"
+        "    child = fork.Process(target=__import__('time').sleep, args=(60,))\n"
+        "    child.start(); child.terminate(); child.join(10)\n    assert child.exitcode == -15"
+    )
+    fresh.check("%mn comm.barrier()")
+    fresh.check("%mn_stop")
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1"}
+
+
 def test_restart_of_the_kernel_reaps_the_ranks_of_the_old_one(fresh: Notebook) -> None:
     fresh.check("%mn_start 2")
     processes = fresh.descendants()
@@ -299,12 +333,52 @@ def test_replay_brings_new_ranks_to_where_the_old_ones_were(fresh: Notebook) -> 
         "%%mn\nimport os\nif comm.rank == 0: os.kill(os.getpid(), 9)\ncomm.barrier()"
     )
     assert "--replay" in killed.error
-    assert "replayed 4 cells" in fresh.check("%mn_restart --replay").text
+    assert "replayed 3 cells and 1 push" in fresh.check("%mn_restart --replay").text
     fresh.check("%%mn -o got\nsteps")
     once = {0: [10, "in the background"], 1: [11, "on one", "in the background"]}
     assert fresh.value("got") == once
-    assert "replayed 5 cells" in fresh.check("%mn_restart --replay").text
+    assert "replayed 4 cells and 1 push" in fresh.check("%mn_restart --replay").text
     fresh.check("%%mn -o got\nsteps")
     assert fresh.value("got") == once
     fresh.check("%mn_restart")
     assert "replayed 0 cells" in fresh.check("%mn_restart --replay").text
+
+
+def test_what_was_not_replayed_is_replayed_the_next_time(fresh: Notebook, tmp_path: Path) -> None:
+    fresh.check("%mn_start 2\nbase = 10")
+    fresh.check("%mn_push base")
+    fresh.check("%%mn\nsteps = [base + comm.rank]")
+    fails, sleeps = tmp_path / "fails", tmp_path / "sleeps"
+    label = fresh.next_cell()
+    fresh.check(
+        f"%%mn\nimport os, time\nassert not os.path.exists({str(fails)!r})\nsteps.append(2)"
+    )
+    fresh.check(
+        f"%%mn\nif os.path.exists({str(sleeps)!r}):\n"
+        f"    open(os.path.join({str(tmp_path)!r}, f'begun{{comm.rank}}'), 'w').close()\n"
+        "    time.sleep(60)\nsteps.append(3)"
+    )
+    fresh.check("%%mn --bg -o endless\nwhile True: time.sleep(0.01)")
+    fails.touch()
+    ran = fresh.run("%mn_restart --replay")
+    assert "still ran and is not replayed" in ran.text
+    assert "raised AssertionError" in ran.error
+    assert f"replayed 2 of 4, and {label} did not succeed" in ran.text
+    fails.unlink()
+    sleeps.touch()
+    ran = fresh.run(
+        "%mn_restart --replay", interrupt_when=lambda: len(list(tmp_path.glob("begun*"))) == 2
+    )
+    assert ran.error_name == "RanksInterrupted"
+    assert "replayed 3 of 4" in ran.text
+    sleeps.unlink()
+    begun: list[bool] = []
+    ran = fresh.run(
+        "%mn_restart --replay",
+        interrupt_when=lambda: bool(begun),
+        on_message=lambda ran: begun.append(True) if "starting" in ran.text else None,
+    )
+    assert ran.error == "KeyboardInterrupt: stopped while ranks were starting; none runs"
+    assert "replayed 3 cells and 1 push" in fresh.check("%mn_restart --replay").text
+    fresh.check("%%mn -o got\nsteps")
+    assert fresh.value("got") == {0: [10, 2, 3], 1: [11, 2, 3]}

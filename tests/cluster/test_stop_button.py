@@ -106,8 +106,8 @@ while not os.path.exists({str(stop)!r}):
 def test_a_rank_that_caught_the_interrupt_long_ago_is_asked_again(
     two: Notebook, tmp_path: Path
 ) -> None:
-    two.check("import nbmn.cluster.cells as cells\nbefore = cells.PRESS_MEMORY")
-    two.check("cells.PRESS_MEMORY = 0.2")
+    two.check("import nbmn.cluster.pressing as pressing\nbefore = pressing.PRESS_MEMORY")
+    two.check("pressing.PRESS_MEMORY = 0.2")
     two.check(
         f"""%%mn --bg -o run
 import pathlib
@@ -125,7 +125,7 @@ while True: pass
         wait_until(lambda word=word: len(list(tmp_path.glob(f"{word}*"))) == 2, 10, word)
         assert "interrupted ranks 0, 1" in two.check("%mn_interrupt").text
     assert "raised KeyboardInterrupt" in two.run("run.wait()").error
-    two.check("cells.PRESS_MEMORY = before")
+    two.check("pressing.PRESS_MEMORY = before")
     _works(two)
 
 
@@ -177,4 +177,60 @@ def test_stop_before_the_notebook_waits_stops_the_ranks(two: Notebook, tmp_path:
     finally:
         two.check("Session.submit = submit")
     assert ran.error_name == "RanksInterrupted"
+    _works(two)
+
+
+@pytest.mark.parametrize(
+    ("magic", "function", "told"),
+    [
+        ("%mn_where", "nbmn.cluster.whereabouts.await_answers", "%mn_where was stopped"),
+        ("%mn_trace", "nbmn.cluster.timelines.await_answers", "%mn_trace was stopped"),
+    ],
+)
+def test_a_magic_that_is_stopped_says_so_in_one_line(
+    two: Notebook, magic: str, function: str, told: str
+) -> None:
+    module, _, name = function.rpartition(".")
+    two.check(f"import {module} as module\nbefore = module.{name}")
+    two.check(f"def press(*args): raise KeyboardInterrupt\nmodule.{name} = press")
+    try:
+        ran = two.run(magic)
+    finally:
+        two.check(f"module.{name} = before")
+    assert ran.error == f"KeyboardInterrupt: {told}; the ranks were not"
+    _works(two)
+
+
+def test_stop_while_communicators_are_renewed(two: Notebook) -> None:
+    two.check(
+        "from nbmn.cluster.session import Session\nimport threading\n"
+        "renew, renewed = Session._renew_if_stale, threading.Event()\n"
+        "def wait(self):\n    renewed.wait(30)\n    renew(self)\n"
+        "Session._renew_if_stale = wait"
+    )
+    began = time.monotonic()
+    try:
+        ran = two.run(
+            "print('begins')\nget_ipython().run_cell_magic('mn', '', 'ran = True')",
+            interrupt_when=lambda: time.monotonic() - began > 0.5,
+            seconds=30,
+        )
+    finally:
+        two.check("Session._renew_if_stale = renew\nrenewed.set()")
+    assert ran.error == "KeyboardInterrupt: stopped on ranks 0, 1"
+    two.check("%mn assert 'ran' not in globals()")
+    _works(two)
+
+
+def test_three_presses_in_a_moment_say_how_long_that_was(two: Notebook, tmp_path: Path) -> None:
+    ran = two.run(
+        f"%%mn 0\nimport pathlib, time\nend = time.monotonic() + 4\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'begun').touch()\n"
+        "while time.monotonic() < end:\n    try: time.sleep(4)\n"
+        "    except KeyboardInterrupt: pass",
+        interrupt_when=lambda: bool(list(tmp_path.iterdir())),
+        presses=3,
+        seconds=30,
+    )
+    assert "nothing was killed: rank 0 did not answer the interrupt within 0." in ran.error
     _works(two)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,18 @@ def test_where_of_a_rank_whose_interpreter_is_held(three: Notebook, tmp_path: Pa
     assert "ranks 0, 1: idle" in ran.text
     go.write_text("go")
     three.check("run.wait()")
+    works(three)
+
+
+def test_where_of_an_idle_rank_that_is_stopped(three: Notebook) -> None:
+    three.check("%%mn -o pids\nimport os\nos.getpid()")
+    pid = three.value("pids")[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        where_until(three, f"rank 1: is stopped by a signal; kill -CONT {pid} lets it go on")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    where_until(three, "ranks 0–2: idle")
     works(three)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 
 import pytest
 
 from nbmn.cluster.watching import compare_iterations
+from nbmn.debug import waits
 from nbmn.debug.diagnosis import deadlock, delay, fewer, whereabouts
 from nbmn.debug.states import SILENT, Heard, RankState, ended, in_cell, outside
-from nbmn.debug.waits import need, stuck
+from nbmn.debug.waits import need
 from nbmn.messages import RankInfo
-from nbmn.records import Heartbeat, Wait
+from nbmn.records import Busy, Heartbeat, Wait
 
 WORLD = (0, 1, 2, 3)
 
@@ -61,6 +63,10 @@ def runs(rank: int, begun: int = 4, line: int = 5, **more: object) -> RankState:
 
 def states(*given: RankState) -> dict[int, RankState]:
     return {state.rank: state for state in given}
+
+
+def stuck(found: dict[int, RankState]) -> set[int]:
+    return {state.rank for state in waits.stuck(found)}
 
 
 # Who waits for whom.
@@ -236,6 +242,87 @@ def test_who_waits_later_is_added() -> None:
     assert both.cause == first.cause
 
 
+def test_communicators_are_told_apart() -> None:
+    def wait(rank: int, link: str, made: int, members: tuple[int, ...] = WORLD) -> RankState:
+        state = waiting(rank, "barrier", 1, link=link, members=members)
+        assert state.wait is not None
+        return replace(state, wait=replace(state.wait, made=made))
+
+    said = text(wait(0, "a", 2), wait(1, "b", 3), wait(2, "a", 2), wait(3, "b", 3))
+    assert "ranks 0, 2 wait in barrier #1 of communicator 2 of ranks 0–3 (cell [1] line 9)" in said
+    assert "ranks 1, 3 wait in barrier #1 of communicator 3 of ranks 0–3 (" in said
+    said = text(wait(0, "a", 2, (0, 1)), wait(1, "b", 2), over(2), over(3))
+    assert "rank 0 waits in barrier #1 of ranks 0, 1 (" in said
+    assert "rank 1 waits in barrier #1 of ranks 0–3 (" in said
+    assert " of " not in text(wait(0, "a", 2), over(1), over(2), over(3)).partition("barrier")[2]
+
+
+# Threads beside the main one.
+
+
+def beside(state: RankState, *threads: RankState) -> RankState:
+    """A rank of which other threads live."""
+    named = tuple(replace(thread, thread=f"T{i}") for i, thread in enumerate(threads))
+    return replace(state, threads=named)
+
+
+def joining(rank: int, thread: RankState) -> RankState:
+    return beside(runs(rank), replace(thread, joined=True))
+
+
+def test_nothing_is_certain_while_a_thread_may_call_what_is_missing() -> None:
+    ahead = beside(waiting(0, "barrier", 1, link="a"), runs(0))
+    others = [waiting(rank, "barrier", 1, link="b") for rank in (1, 2, 3)]
+    assert deadlock(states(ahead, *others)) is None
+    assert deadlock(states(replace(ahead, threads=()), *others)) is not None
+    receives = beside(over(1), runs(1))
+    lonely = waiting(0, "send", peer=1, tag=0)
+    assert deadlock(states(lonely, receives, over(2), over(3))) is None
+    assert deadlock(states(lonely, over(1), over(2), over(3))) is not None
+    # Not even what such a thread waits for, if that may come.
+    waits = beside(over(1), waiting(1, "recv", peer=2, tag=0))
+    assert deadlock(states(lonely, waits, runs(2), over(3))) is None
+    assert deadlock(states(lonely, waits, over(2), over(3))) is not None
+
+
+def test_a_thread_has_come_where_its_rank_is_needed() -> None:
+    there = beside(runs(1), waiting(1))
+    assert need(waiting(0), states(waiting(0), there)).ranks == frozenset()
+    message = beside(runs(1), waiting(1, "recv", peer=0, tag=3))
+    sends = waiting(0, "send", peer=1, tag=3)
+    assert need(sends, states(sends, message)).ranks == frozenset()
+
+
+def test_a_thread_that_waits_for_ever_and_that_the_main_one_waits_for() -> None:
+    found = deadlock(states(joining(0, waiting(0, "barrier")), over(1), over(2), over(3)))
+    assert found is not None
+    assert (found.kind, found.culprits, found.ranks) == ("left", (1, 2, 3), (0,))
+    assert str(found) == (
+        "ranks 1–3 have finished the cell; "
+        "thread T0 of rank 0 waits in barrier #5 (cell [1] line 9) for 1.4 s"
+    )
+    # It may wait for a cell to come, if the main one goes on.
+    server = beside(runs(0), waiting(0, "recv", peer=1, tag=0))
+    assert deadlock(states(server, over(1), over(2), over(3))) is None
+    # Others wait for ever with it.
+    both = [joining(0, waiting(0, "barrier")), waiting(1, "barrier"), waiting(2, "barrier")]
+    found = deadlock(states(*both, over(3)))
+    assert found is not None
+    assert (found.culprits, found.ranks) == ((3,), (0, 1, 2))
+
+
+def test_what_threads_wait_for_long_is_shown() -> None:
+    one = beside(waiting(0, "barrier", 1, link="a", seconds=4.0), runs(0, line=7))
+    others = [waiting(rank, "barrier", 1, link="b", seconds=4.0) for rank in (1, 2, 3)]
+    assert slow(one, *others).startswith("thread T0 of rank 0 runs at cell [1] line 7; ")
+    two = beside(runs(0), waiting(0, "barrier", seconds=4.0))
+    done = [over(rank, seconds=4.0) for rank in (1, 2, 3)]
+    assert slow(two, *done) == (
+        "rank 0 runs at cell [1] line 5, its thread T0 waits in barrier #5 (cell [1] line 9) for "
+        "4 s; ranks 1–3 have finished the cell"
+    )
+
+
 # What is only slow.
 
 
@@ -349,6 +436,25 @@ def test_heartbeats_that_say_the_same_confirm_each_other() -> None:
     assert state.confirmed > state.changed
     heard = heard.then(beat(sequence=8), 11.5)
     assert in_cell(1, "r", heard, 11.5).changed == 11.5
+
+
+def test_threads_are_told_in_the_cell_and_after_it() -> None:
+    threads = (Busy("T", "l", "barrier", 1.0, Wait(9, "w", 5, WORLD), True), Busy("U", "m"))
+    first = replace(beat(), threads=threads)
+    heard = Heard(first, 10.0, since=10.0).then(first, 10.5)
+    told = in_cell(1, "r", heard, 10.75).threads
+    assert [(t.thread, t.state, t.where, t.joined) for t in told] == [
+        ("T", "waiting", "l", True),
+        ("U", "running", "m", False),
+    ]
+    assert (told[0].seconds, told[0].changed, told[0].confirmed) == (1.25, 10.0, 10.0)
+    assert heard.then(replace(first, threads=threads[:1]), 11.0).since == 11.0
+    idle = replace(beat("", "idle"), threads=threads)
+    for state in (
+        ended(1, "r", "", "", 10.0, Heard(idle, 10.2), 10.2),
+        outside(1, Heard(idle, 10.2)),
+    ):
+        assert [(t.thread, t.state) for t in state.threads] == [("T", "waiting"), ("U", "running")]
 
 
 def test_a_rank_that_was_not_heard_in_the_cell_runs_or_is_silent() -> None:

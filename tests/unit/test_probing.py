@@ -17,7 +17,7 @@ from nbmn.cluster.memory import Memory
 from nbmn.communicators import Entry
 from nbmn.debug.probe import (
     Stacks,
-    count_calls,
+    entries_since,
     parse_stack,
     process_state,
     takes_signals,
@@ -196,10 +196,11 @@ def entry(sequence: int, begin: float, line: int = 3, operation: str = "allreduc
 
 def test_calls_are_counted_from_the_cells_beginning() -> None:
     entries = [entry(1, 1.0), entry(2, 5.0), entry(3, 6.0, 4), entry(4, 7.0, 3, "bcast")]
-    assert count_calls(entries, "cell [1] line 3", 2.0, "allreduce") == 1
-    assert count_calls(entries, "cell [1] line 3", 2.0) == 2
-    assert count_calls([], "cell [1] line 3", 2.0) == 0
-    assert count_calls(entries[1:], "cell [1] line 3", 2.0) is None  # older ones are gone
+    told = entries_since(entries, 2.0)
+    assert told == [entry for entry in entries if entry.begin >= 2.0]
+    assert 0 < len(told) < len(entries)
+    assert entries_since([], 2.0) == []
+    assert entries_since(entries[1:], 2.0) is None  # older ones are gone
 
 
 def test_running_out_of_memory(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import subprocess
 import sys
@@ -52,6 +53,10 @@ class Talks:
 
     @collective
     def recv_obj(self, source, status=None, tag=None):
+        pass
+
+    @collective
+    def agree(self, operation, statement=None):
         pass
 
     def bare(self, x):
@@ -287,3 +292,67 @@ def test_circle_finds_ranks_that_wait_for_each_other():
     assert found(recv, {1: message("recv", 0)}, now=1.4) is None
     assert found(entry(9), {1: message("recv", 0)}) is None
     assert found(message("recv_obj", 1, None), {1: message("send_obj", 0, 3)}) is None
+
+
+def test_threads_are_recorded_each_by_itself(tmp_path):
+    talks = Talks(tmp_path)
+    thread = threading.Thread(target=talks.outer)
+    thread.start()
+    assert talks.inside.wait(10)
+    assert not talks.track.busy
+    talks.allreduce(np.ones(2))
+    assert talks.track.last().operation == "allreduce"
+    assert talks.track.last().end is not None
+    theirs = talks.track.last(thread.ident)
+    assert (theirs.operation, theirs.end) == ("outer", None)
+    for _ in range(CAPACITY - 2):
+        talks.allreduce(np.ones(2))
+    assert talks.track.last(thread.ident) == theirs
+    talks.allreduce(np.ones(2))
+    assert talks.track.last(thread.ident) is None  # another has its place
+    talks.leave.set()
+    thread.join()
+    assert {entry.operation for entry in talks.track.entries()} == {"allreduce"}
+
+
+def placed(talks, file, code="talks.allreduce(1)", module="__main__", **names):
+    names = {"talks": talks, "__name__": module, **names}
+    exec(compile(code, file, "exec"), names)
+    last = talks.track.last()
+    return last.file, last.line
+
+
+def test_the_line_is_the_user_s_and_not_a_library_s(tmp_path):
+    talks = Talks(tmp_path)
+    installed = "/somewhere/lib/python3/site-packages/lib.py"
+    here = "\n\ntalks.allreduce(1)"
+    assert placed(talks, "<cell [3]>", here) == ("<cell [3]>", 3)
+    assert placed(talks, "/home/me/train.py", here) == ("/home/me/train.py", 3)
+
+    def calls(file, **more):
+        """A cell that has a file call."""
+        names = {"talks": talks, "__name__": "m", **more}
+        exec(compile("def call(): talks.allreduce(1)", file, "exec"), names)
+        return placed(talks, "<cell [3]>", "\ncall()", call=names["call"])
+
+    for foreign in (installed, "<timed exec>", "<string>", contextlib.__file__):
+        assert calls(foreign) == ("<cell [3]>", 2), foreign
+    assert calls("/home/me/chainer/x.py", __name__="chainer.x") == ("<cell [3]>", 2)
+    assert calls("/home/me/train.py") == ("/home/me/train.py", 1)
+
+    def push(stack):
+        stack.callback(talks.allreduce, 1)
+
+    with_stack = "\nwith contextlib.ExitStack() as stack:\n    push(stack)\n"
+    told = placed(talks, "<cell [4]>", with_stack, contextlib=contextlib, push=push)
+    assert told == ("<cell [4]>", 2)
+    thread = threading.Thread(target=talks.allreduce, args=(1,))
+    thread.start()
+    thread.join()
+    assert (talks.track.entries()[-1].file, talks.track.entries()[-1].line) == ("", 0)
+
+
+def test_a_step_of_something_larger_has_its_name(tmp_path):
+    talks = Talks(tmp_path)
+    talks.agree("next of a multi-node iterator")
+    assert talks.track.last().operation == "next of a multi-node iterator"

@@ -13,7 +13,7 @@ import pytest
 from nbmn.cluster.listener import Listener
 from nbmn.engine import report
 from nbmn.engine.reporter import Reporter, reporter
-from nbmn.records import Frame, Heartbeat, Record, RunEnded, RunStarted, Stack, Step, Wait
+from nbmn.records import Busy, Frame, Heartbeat, Record, RunEnded, RunStarted, Stack, Step, Wait
 
 
 class Heard:
@@ -136,6 +136,12 @@ class Seen:
     def begun(self) -> dict[str, int]:
         return {"5": 3}
 
+    def threads(self) -> tuple[Busy, ...]:
+        return (Busy("T", "cell [1] line 2"),)
+
+    def interrupt_threads(self) -> None:
+        pass
+
     def line(self) -> str:
         return "cell [1] line 1"
 
@@ -153,6 +159,7 @@ def test_heartbeat_says_what_goes_on() -> None:
     assert (line.heartbeat().state, line.heartbeat().run) == ("running", "r")
     line.lookout = Seen()
     assert line.heartbeat().where == "cell [1] line 1"
+    assert line.heartbeat().threads == Seen().threads()
     assert line.heartbeat().blocked == "sleeps"
     line.lookout.wait = ("allreduce", "cell [1] line 2", 2.0, WAIT)
     beat = line.heartbeat()

@@ -171,6 +171,48 @@ def check_a_nan_in_the_gradients(comm):
         assert sum(found) == (1 if step == 2 else 0)  # on all ranks
 
 
+def buffered(comm, fault):
+    faulty = faults.inject(comm, fault, operation="gradients")
+    plain = chainer.optimizers.SGD(0.1)
+    made = nbmn.create_multi_node_optimizer(plain, faulty, double_buffering=True)
+    return made.setup(classifier(0))
+
+
+def check_gradients_that_are_averaged_in_the_background(comm):
+    need_ranks(comm, 2)
+    optimizer = buffered(comm, faults.poisoning(rank=0, at_step=2))
+    for step in (1, 2, 3):  # the third applies the mean of the second
+        optimizer.update(optimizer.target, DATA, LABELS)
+        found = [np.isnan(param.array).sum() for param in optimizer.target.params()]
+        assert sum(found) == (1 if step == 3 else 0)
+    optimizer = buffered(comm, faults.misshaping(rank=1, at_step=2))
+    for _ in range(2):
+        optimizer.update(optimizer.target, DATA, LABELS)
+    with raises(MismatchError, "rank 1", "/predictor/0/W", "(9, 6)"):
+        optimizer.flush()
+    optimizer = buffered(comm, faults.raising(rank=1, at_step=3))
+    for _ in range(2):
+        optimizer.update(optimizer.target, DATA, LABELS)
+    optimizer.flush()
+    if comm.rank == 1:
+        with raises(RuntimeError, "injected on rank 1 at step 3"):
+            optimizer.update(optimizer.target, DATA, LABELS)
+
+
+def check_averaging_in_the_background_that_one_rank_skips(comm):
+    need_ranks(comm, 2)
+    optimizer = buffered(comm, faults.skipping(rank=0, at_step=2))
+    background = []
+    for step in range(3):
+        optimizer.update(optimizer.target, DATA, LABELS)
+        background.append(optimizer._background._worker.started)
+        if comm.rank == 0 or step < 1:
+            continue
+        break  # the others would wait for a third
+    assert background == ([1, 1, 2] if comm.rank == 0 else [1, 2])
+    optimizer.flush()
+
+
 def check_an_optimizer_whose_update_is_skipped(comm):
     model = classifier(0)
     fault = faults.skipping(rank=0, at_step=2)

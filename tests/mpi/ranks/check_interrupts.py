@@ -38,7 +38,7 @@ def operations(comm, part):
         ("multi_node_mean_grad", lambda: comm.allreduce_grad(model, zero_fill=True)),
         ("replace_data", lambda: comm.replace_data(model)),
         ("count_ranks", lambda: comm.count_ranks(True)),
-        ("agree", lambda: comm.agree("it")),
+        ("it", lambda: comm.agree("it")),
         ("any_rank", lambda: comm.any_rank(True)),
         ("split", lambda: comm.split(0, 0)),
         ("create_communicator", lambda: nbmn.create_communicator()),

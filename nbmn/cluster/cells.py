@@ -312,7 +312,9 @@ class CellRun:
             self._replies[rank] = CellReply(rank, summary)
         reply = self._replies.get(rank)
         if reply:
-            self._answers[rank] = Answer(reply.error, time.monotonic())
+            error = reply.error
+            first = error.origin or error if error else None
+            self._answers[rank] = Answer(first, time.monotonic())
 
     def _last_words(self, otherwise: str) -> str:
         """Why a rank died; ipyparallel may know that it did before mpiexec has said why."""

@@ -133,7 +133,16 @@ def renew_communicators(ticket: int) -> None:
     """Make every live communicator usable again after a failed cell. Collective.
 
     ``ticket`` rises from call to call, see :meth:`nbmn.communicators.world.World.renew`.
+
+    Raises
+    ------
+    RuntimeError
+        The user's code has ended MPI.
     """
+    from mpi4py import MPI
+
     from nbmn.communicators import world
 
+    if MPI.Is_finalized():
+        raise RuntimeError("a cell has called MPI.Finalize()")
     world().renew(ticket)

@@ -180,10 +180,12 @@ def _run(
 
 
 def _broken() -> bool:
-    """Whether a communicator that is held here was left in the middle of a call."""
+    """Whether a communicator that is held here is of no use without a renewal."""
+    from mpi4py import MPI
+
     from nbmn.communicators import world
 
-    return not world().in_order()
+    return MPI.Is_finalized() or not world().in_order()
 
 
 def _breakpoints(line: Reporter, request: CellRequest) -> AbstractContextManager[object]:

@@ -198,6 +198,7 @@ def test_a_rank_that_leaves_is_named(fresh: Notebook) -> None:
         "os._exit(0)": "exited with code 0",
         "os._exit(3)": "exited with code 3",
         "os.kill(os.getpid(), 11)": "was killed by SIGSEGV",
+        "__import__('mpi4py.MPI').MPI.Finalize()": "exited with code 1 at cell",
     }
     for code, words in ways.items():
         ran = fresh.run(f"%%mn\nimport os\nif comm.rank == 1: {code}\ncomm.barrier()", seconds=30)
@@ -225,6 +226,14 @@ def test_a_rank_that_is_told_to_terminate_is_named(fresh: Notebook) -> None:
     os.kill(victim, signal.SIGTERM)
     wait_until(lambda: not fresh.run("%mn 1").ok, 15, "the others do not wait for it")
     assert f"rank 1 (pid {victim}) was killed by SIGTERM, and" in fresh.run("%mn 1").error
+
+
+def test_ranks_that_have_ended_mpi_say_so(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2")
+    fresh.check("%%mn\nfrom mpi4py import MPI\nMPI.Finalize()")
+    ran = fresh.run("%mn comm.rank", seconds=30)
+    assert "a cell has called MPI.Finalize()" in ran.error
+    assert "%mn_restart" in ran.error
 
 
 def test_ranks_that_stop_together_exit_as_programs_do(fresh: Notebook, tmp_path: Path) -> None:

@@ -211,14 +211,14 @@ def test_stop_while_communicators_are_renewed(two: Notebook) -> None:
     began = time.monotonic()
     try:
         ran = two.run(
-            "print('begins')\nget_ipython().run_cell_magic('mn', '', 'ran = True')",
+            "print('begins')\nget_ipython().run_cell_magic('mn', '', 'renewed_ran = 1')",
             interrupt_when=lambda: time.monotonic() - began > 0.5,
             seconds=30,
         )
     finally:
         two.check("Session._renew_if_stale = renew\nrenewed.set()")
     assert ran.error == "KeyboardInterrupt: stopped on ranks 0, 1"
-    two.check("%mn assert 'ran' not in globals()")
+    two.check("%mn assert 'renewed_ran' not in globals()")
     _works(two)
 
 

@@ -89,7 +89,7 @@ def together(
         work.wait()
     except KeyboardInterrupt:
         raise work.stop() from None
-    if work.outcome.errors:
+    if work.outcome.errors or work.outcome.diagnosis:
         session.distrust()
     return work.outcome
 

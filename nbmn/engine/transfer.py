@@ -60,11 +60,19 @@ def answer(run: str, work: Callable[[], Parts | None]) -> Reply:
     """Do the work of a run, and tell how it went. Local; never raises."""
     # Where it waits for others, its place is the magic, not a line of the engine's.
     code = compile("work()", run.partition(" ")[0], "eval")
-    parts, error = guarded(run, lambda: eval(code, {"work": work}), traced=False)
-    reporter().end("done" if error is None else "failed")
-    if error is None:
-        return None, parts
-    return CellError(type(error).__name__, message_of(error)), None
+
+    def attempt() -> Reply:
+        try:
+            return None, eval(code, {"work": work})
+        except BaseException as error:  # noqa: BLE001 - handed to the notebook
+            # Here, where an interrupt is seen: its message is the user's code.
+            return CellError(type(error).__name__, message_of(error)), None
+
+    reply, lost = guarded(run, attempt, traced=False)
+    if reply is None:
+        reply = CellError(type(lost).__name__, ""), None
+    reporter().end("done" if reply[0] is None else "failed")
+    return reply
 
 
 def _pass_on(comm: Communicator, members: Sequence[int], sent: Parts | None) -> Parts:

@@ -10,7 +10,15 @@ import chainer
 import numpy as np
 from rank_tools import need_ranks
 
-from nbmn.communicators import calibration, models, shared_memory, world
+from nbmn.communicators import (
+    calibration,
+    lines,
+    memory_files,
+    models,
+    rounds,
+    shared_memory,
+    world,
+)
 from nbmn.communicators.window import SharedMemoryBackend, _Way
 
 # Small and large ones, the shards' borders within and between them.
@@ -328,19 +336,42 @@ def _no_memory(pool, nbytes):
 def check_refusal_is_said(comm):
     need_ranks(comm, 2)
     link, backend = opened(comm)
-    original = shared_memory.os.memfd_create
+    original = os.memfd_create
     if comm.rank == comm.size - 1:
-        shared_memory.os.memfd_create = _refuse
+        os.memfd_create = _refuse
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             step(comm, link, backend, build(), 0)
     finally:
-        shared_memory.os.memfd_create = original
+        os.memfd_create = original
     assert f"rank {comm.size - 1}: " in backend.refusal
     assert "not permitted" in backend.refusal
     assert [backend.refusal in str(w.message) for w in caught] == [True] * (comm.rank == 0)
     step(comm, link, backend, build(), 1)
+
+
+def check_python_without_memory_files(comm):
+    """As those that were built for older systems; the C library has them."""
+    original, load = os.memfd_create, memory_files.ctypes.CDLL
+    for without in ({comm.size - 1}, set(range(comm.size))):
+        for libc_too in (False, True):
+            if comm.rank in without:
+                del os.memfd_create
+                if libc_too:
+                    memory_files.ctypes.CDLL = lambda *_, **__: object()
+            try:
+                told = rounds.run(lines.introduce(world()._state.control))
+                link, backend = opened(comm)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    step(comm, link, backend, build(), 0)
+                step(comm, link, backend, build(shapes=SHAPES[:1]), 1)
+            finally:
+                os.memfd_create, memory_files.ctypes.CDLL = original, load
+            assert comm.size == 1 or (backend.refusal is not None) == libc_too
+            none = libc_too and comm.rank in without
+            assert (told.open() is None) == (none or not lines.ORDERED)
 
 
 def _refuse(*_):

@@ -134,18 +134,21 @@ class SharedMemoryBackend(HostBackend):
         if way == _Way.MESSAGES:
             return request
         prepared: _Prepared | _Put
-        if way == _Way.SLOTS:
-            near.slots.put(request)
-            prepared = _Put(request, layout)
-        else:
-            prepared = self._publish(request, layout, near)
+        with np.errstate(all="ignore"):
+            if way == _Way.SLOTS:
+                near.slots.put(request)
+                prepared = _Put(request, layout)
+            else:
+                prepared = self._publish(request, layout, near)
         self._spent = time.perf_counter() - began
         return prepared
 
     def mean(self, prepared: MeanRequest | _Prepared | _Put) -> list[np.ndarray | None]:
         """See :class:`Backend`."""
         try:
-            return self._mean(prepared)
+            # Of what a warning would tell, the means tell as much; on some ranks it is an error.
+            with np.errstate(all="ignore"):
+                return self._mean(prepared)
         except BaseException as error:
             # Also between two messages: the ranks would be out of step in what they try.
             self._link.fail(error)
@@ -277,16 +280,15 @@ class SharedMemoryBackend(HostBackend):
         if self._between is not None:
             self._between.timeout = self._link.timeout
         # Gaps between gradients hold anything, and are added as well.
-        with np.errstate(all="ignore"):
-            for piece in pieces:
-                own = prepared.neighbours.own
-                parts, target = _memory(piece, prepared, windows)
-                total = add_up(parts, own, target)
-                if self._between is not None:
-                    transport.sum_in_place(self._between, total)
-                divide(total, prepared.request.total)
-                parts[own] = target
-                spread(total, parts)
+        for piece in pieces:
+            own = prepared.neighbours.own
+            parts, target = _memory(piece, prepared, windows)
+            total = add_up(parts, own, target)
+            if self._between is not None:
+                transport.sum_in_place(self._between, total)
+            divide(total, prepared.request.total)
+            parts[own] = target
+            spread(total, parts)
 
     def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout

@@ -2,6 +2,8 @@
 
 import gc
 import random
+import sys
+from contextlib import suppress
 
 import chainer
 import numpy as np
@@ -10,6 +12,7 @@ from rank_tools import interrupt_when_waiting, need_ranks, raises
 import nbmn
 from nbmn.communicators import CollectiveTimeoutError, MismatchError, lines, transport, world
 from nbmn.communicators.agreement import Vote
+from nbmn.communicators.meetings import Meeting
 from nbmn.communicators.window import SharedMemoryBackend
 
 
@@ -143,6 +146,45 @@ def check_an_interrupt_in_a_meeting(comm):
             watcher.join()
         assert world().renew() is True
         works(made)
+
+
+def check_an_interrupt_under_a_tracer(comm):
+    """As of a debugger: it strikes between lines that are one step otherwise."""
+    need_ranks(comm, 2)
+    code = Meeting.__init__.__code__
+    places = sorted({line for *_, line in code.co_lines() if line})
+    made = nbmn.create_communicator("auto")
+    abandoned = world().abandoned
+    for place in [*places[1:], None]:
+        made.barrier()
+        if comm.rank == 0:
+            with raises(KeyboardInterrupt):
+                _trace(code, place, made.barrier)
+        else:
+            made.timeout = 0.05
+            with suppress(CollectiveTimeoutError):  # shown, the word is seen
+                made.barrier()
+            made.timeout = comm.timeout
+        world().renew()
+        works(made)
+        made.barrier()
+    assert world().abandoned == abandoned
+
+
+def _trace(code, place, call):
+    """Call, and raise KeyboardInterrupt before a line of some code, or where it returns."""
+
+    def within(frame, event, _):
+        if (event == "return") if place is None else (event, frame.f_lineno) == ("line", place):
+            raise KeyboardInterrupt
+        return within
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: within if frame.f_code is code else None)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
 
 
 def check_ranks_that_went_different_ways_meet_again(comm):

@@ -35,6 +35,13 @@ class MeanRequest:
 class Backend(Protocol):
     """Moves flat, contiguous arrays between the ranks of one link."""
 
+    @property
+    def step(self) -> int:
+        """Counts averagings as far as the next one depends on it: the ranks vote on it."""
+
+    def restart(self) -> None:
+        """Begin anew on all ranks, whose steps differ: some of them left an averaging; local."""
+
     def buffer(self, dtype: np.dtype, size: int) -> np.ndarray:
         """Return ``size`` elements to pack into; valid until the next call for this dtype; local.
 
@@ -83,6 +90,14 @@ class HostBackend:
         self._link = link
         self._generation = link.generation
         self._buffers: dict[np.dtype, np.ndarray] = {}
+
+    @property
+    def step(self) -> int:
+        """See :class:`Backend`; nothing depends on it."""
+        return 0
+
+    def restart(self) -> None:
+        """See :class:`Backend`."""
 
     def buffer(self, dtype: np.dtype, size: int) -> np.ndarray:
         """See :class:`Backend`."""

@@ -22,7 +22,7 @@ from enum import IntEnum
 import numpy as np
 
 from nbmn.communicators import transport
-from nbmn.communicators.agreement import Vote
+from nbmn.communicators.agreement import agree, any_of
 from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.calibration import Calibration
 from nbmn.communicators.contribution import Contribution, contribute
@@ -101,6 +101,7 @@ class SharedMemoryBackend(HostBackend):
         self._calibrate = calibrate
         self._calibration = Calibration()
         self._spent = 0.0
+        self._averaged = 0
         self._pool = Pool()
         self._neighbours: Neighbours | None = None
         self._met: int | None = None
@@ -136,7 +137,7 @@ class SharedMemoryBackend(HostBackend):
         prepared: _Prepared | _Put
         with np.errstate(all="ignore"):
             if way == _Way.SLOTS:
-                near.slots.put(request)
+                near.slots.put(request, link.ledger.begun)
                 prepared = _Put(request, layout)
             else:
                 prepared = self._publish(request, layout, near)
@@ -148,7 +149,9 @@ class SharedMemoryBackend(HostBackend):
         try:
             # Of what a warning would tell, the means tell as much; on some ranks it is an error.
             with np.errstate(all="ignore"):
-                return self._mean(prepared)
+                means = self._mean(prepared)
+                self._averaged += 1
+                return means
         except BaseException as error:
             # Also between two messages: the ranks would be out of step in what they try.
             self._link.fail(error)
@@ -180,12 +183,12 @@ class SharedMemoryBackend(HostBackend):
         if way == _Way.MESSAGES:
             means = super().mean(request)
         elif way == _Way.SLOTS:
-            near.slots.put(request)
-            transport.barrier(self._link)
+            near.slots.put(request, self._link.ledger.begun)
+            agree(self._link, "slots")
             means = self._mean_in_slots(_Put(request, layout))
         else:
             prepared = self._publish(request, layout, near)
-            transport.barrier(self._link)
+            agree(self._link, "windows")
             means = self._mean_in_windows(prepared)
         self._tell(request, layout, began)
         return means
@@ -199,12 +202,12 @@ class SharedMemoryBackend(HostBackend):
     def _mean_in_windows(self, prepared: _Prepared) -> list[np.ndarray | None]:
         near = prepared.neighbours
         windows = near.windows(prepared.segment)
-        if (near.news or self._several_hosts) and self._any(windows is None):
+        if (near.news or self._several_hosts) and any_of(self._link, "windows", windows is None):
             return super().mean(prepared.request)
         assert windows is not None
         assert prepared.segment is not None
         self._average(prepared, windows)
-        transport.barrier(self._link)
+        agree(self._link, "averaged windows")
         prepared.segment.used = True
         return self._results(prepared)
 
@@ -237,6 +240,20 @@ class SharedMemoryBackend(HostBackend):
         self._pool = Pool()
         self._neighbours = None
         self._met = None
+        self._averaged = 0
+
+    @property
+    def step(self) -> int:
+        """See :class:`Backend`: which way is tried next, and into which slots gradients went."""
+        turn = 0 if self._neighbours is None else self._neighbours.slots.turn
+        return 2 * self._averaged + turn
+
+    def restart(self) -> None:
+        """See :class:`Backend`."""
+        self._averaged = 0
+        self._calibration = Calibration()
+        if self._neighbours is not None:
+            self._neighbours.slots.turn = 0
 
     def _meet(self) -> None:
         """Set up with the other ranks of the host; collective over the link."""
@@ -244,7 +261,7 @@ class SharedMemoryBackend(HostBackend):
         self._neighbours, self.refusal = meet(self._link, self._on_host)
         self._met = generation
         # An interrupt may have left the ranks at different trials.
-        self._calibration = Calibration()
+        self.restart()
         for segment in self._pool.segments:
             segment.used = False
         if self.refusal is not None and self._link.rank == 0:
@@ -265,10 +282,6 @@ class SharedMemoryBackend(HostBackend):
         large = contribute(request, layout, self._place, segment.bytes)
         near.publish(segment, self._pool.segments)
         return _Prepared(request, layout, near, segment, large)
-
-    def _any(self, flag: bool) -> bool:
-        """Say whether ``flag`` is true on any rank; collective."""
-        return Vote(self._link, "windows", flag=flag).outcome().flagged
 
     def _average(self, prepared: _Prepared, windows: Sequence[np.ndarray]) -> None:
         """Average this rank's shard into all windows of the host."""

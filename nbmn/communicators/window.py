@@ -28,7 +28,7 @@ from nbmn.communicators.calibration import Calibration
 from nbmn.communicators.contribution import Contribution, contribute
 from nbmn.communicators.layout import Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
-from nbmn.communicators.neighbours import Neighbours, meet
+from nbmn.communicators.neighbours import Neighbours, make_board, meet
 from nbmn.communicators.parameters import Packing, check_wire, plan_packing
 from nbmn.communicators.reduction import add_up, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
@@ -103,6 +103,7 @@ class SharedMemoryBackend(HostBackend):
         self._spent = 0.0
         self._averaged = 0
         self._pool = Pool()
+        self._board: Segment | None = None
         self._neighbours: Neighbours | None = None
         self._met: int | None = None
         self.refusal: str | None = None
@@ -238,7 +239,7 @@ class SharedMemoryBackend(HostBackend):
         """See :class:`Backend`."""
         super().close()
         self._pool = Pool()
-        self._neighbours = None
+        self._neighbours = self._board = None
         self._met = None
         self._averaged = 0
 
@@ -258,7 +259,9 @@ class SharedMemoryBackend(HostBackend):
     def _meet(self) -> None:
         """Set up with the other ranks of the host; collective over the link."""
         generation = self._link.generation
-        self._neighbours, self.refusal = meet(self._link, self._on_host)
+        # Held here: others may open it later than an interrupt strikes this rank.
+        self._board, problem = make_board(self._link.rank)
+        self._neighbours, self.refusal = meet(self._link, self._on_host, self._board, problem)
         self._met = generation
         # An interrupt may have left the ranks at different trials.
         self.restart()

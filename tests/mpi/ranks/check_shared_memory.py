@@ -5,6 +5,7 @@ import os
 import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import chainer
 import numpy as np
@@ -15,6 +16,7 @@ from nbmn.communicators import (
     lines,
     memory_files,
     models,
+    neighbours,
     rounds,
     shared_memory,
     world,
@@ -426,6 +428,48 @@ def check_memory_is_given_back(comm):
     model.cleargrads()
     assert state()[0] == before[0]
     step(comm, link, backend, model, 3)  # and it can be used again
+
+
+def check_an_interrupt_while_ranks_meet(comm):
+    """Its memory can still be opened by the others, who are not yet there."""
+    need_ranks(comm, 2)
+    link, backend = opened(comm)
+    objects, open_segment = neighbours.objects, neighbours.open_segment
+    seen = []
+
+    def interrupted(*args):
+        objects.allgather(*args)
+        raise KeyboardInterrupt
+
+    def late(*args):
+        if not seen:
+            comm.recv_obj(1)
+        seen.append(open_segment(*args))
+        return seen[-1]
+
+    fill(model := build(), comm.rank, 0)
+    if comm.rank == 1:
+        neighbours.objects = SimpleNamespace(allgather=interrupted)
+    else:
+        neighbours.open_segment = late
+        link.timeout = 0.5
+    try:
+        average(link, backend, model)
+    except (KeyboardInterrupt, TimeoutError):
+        pass
+    finally:
+        neighbours.objects, neighbours.open_segment = objects, open_segment
+    if comm.rank == 1:
+        gc.collect()
+        for rank in range(comm.size):
+            if rank != 1:
+                comm.send_obj("go on", rank)
+    else:
+        assert len(seen) == comm.size - 1
+    world().renew()
+    link.timeout = comm.timeout
+    seen.clear()
+    step(comm, link, backend, model, 1)
 
 
 def check_after_an_interrupt(comm):

@@ -36,14 +36,30 @@ class Outcome:
 
 
 class Vote:
-    """A vote under way; the caller may work until it asks for the outcome."""
+    """A vote under way; the caller may work until it asks for the outcome.
+
+    Meanwhile it must not begin another vote over this link: of meetings, the next one is shown
+    only when the one before has been seen to its end.
+
+    Parameters
+    ----------
+    step
+        Counts what must be alike too, and changes from one vote to the next.
+    """
 
     __slots__ = ("_link", "_pending", "_values")
 
     def __init__(
-        self, link: Link, statement: Hashable, *, failed: bool = False, flag: bool = False
+        self,
+        link: Link,
+        statement: Hashable,
+        *,
+        step: int = 0,
+        failed: bool = False,
+        flag: bool = False,
     ) -> None:
-        word = digest(statement)
+        # Not in the statement, whose digest is remembered.
+        word = hash((digest(statement), step)) & _ALL_ONES
         self._link = link
         self._values: np.ndarray | None = None
         if link.ledger.meets:
@@ -92,6 +108,22 @@ def agree(
         built-in one, otherwise RemoteRankError.
     """
     compare(link, operation, statement, None, error)
+
+
+def any_of(link: Link, operation: str, flag: bool) -> bool:
+    """Say whether ``flag`` is true on any rank; collective.
+
+    Raises
+    ------
+    MismatchError
+        On all ranks: they are in different operations.
+    """
+    outcome = Vote(link, (operation, None, None), flag=flag).outcome()
+    if outcome.failed:
+        raise_together(link, operation, None)
+    if not outcome.unanimous:
+        exchange(link, operation, None, None)
+    return outcome.flagged
 
 
 def compare(

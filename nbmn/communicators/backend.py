@@ -35,6 +35,13 @@ class MeanRequest:
 class Backend(Protocol):
     """Moves flat, contiguous arrays between the ranks of one link."""
 
+    @property
+    def step(self) -> int:
+        """Counts averagings as far as the next one depends on it: the ranks vote on it."""
+
+    def restart(self) -> None:
+        """Begin anew on all ranks, whose steps differ: some of them left an averaging; local."""
+
     def buffer(self, dtype: np.dtype, size: int) -> np.ndarray:
         """Return ``size`` elements to pack into; valid until the next call for this dtype; local.
 
@@ -84,6 +91,14 @@ class HostBackend:
         self._generation = link.generation
         self._buffers: dict[np.dtype, np.ndarray] = {}
 
+    @property
+    def step(self) -> int:
+        """See :class:`Backend`; nothing depends on it."""
+        return 0
+
+    def restart(self) -> None:
+        """See :class:`Backend`."""
+
     def buffer(self, dtype: np.dtype, size: int) -> np.ndarray:
         """See :class:`Backend`."""
         if self._generation != self._link.generation:
@@ -119,11 +134,13 @@ class HostBackend:
         """See :class:`Backend`."""
         request = prepared
         means: list[np.ndarray | None] = [None] * len(request.table)
-        for packing in self.packings(request):
-            buffer = self.buffer(packing.dtype, packing.size)
-            pack(buffer, packing, request.arrays, request.wire)
-            self.sum(buffer)
-            unpack_means(buffer, packing, request.arrays, means, request.total)
+        # What overflows on one rank must not be an error there, and make the others wait.
+        with np.errstate(all="ignore"):
+            for packing in self.packings(request):
+                buffer = self.buffer(packing.dtype, packing.size)
+                pack(buffer, packing, request.arrays, request.wire)
+                self.sum(buffer)
+                unpack_means(buffer, packing, request.arrays, means, request.total)
         return means
 
     def close(self) -> None:

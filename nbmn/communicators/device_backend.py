@@ -53,6 +53,15 @@ class DeviceBackend:
         self.refusal: str | None = None
         """Why what is on GPUs goes through host memory nevertheless, or None."""
 
+    @property
+    def step(self) -> int:
+        """See :class:`Backend`; on devices nothing depends on it."""
+        return self._host.step
+
+    def restart(self) -> None:
+        """See :class:`Backend`."""
+        self._host.restart()
+
     def buffer(self, dtype: np.dtype, size: int) -> np.ndarray:
         """See :class:`Backend`; host memory."""
         return self._host.buffer(dtype, size)

@@ -12,6 +12,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmn.communicators.calls import Calls, Signature
+from nbmn.communicators.meetings import Meeting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -139,6 +140,9 @@ class Ledger:
             if not begun and self.history and self.history[-1] is operation.past:
                 self.history.pop()
         self.open = [o for o in self.open if o.requests and not o.done]
+        if self.meetings is not None:
+            requests = (operation.requests[0] for operation in self.open)
+            self.meetings.settle(one for one in requests if isinstance(one, Meeting))
 
     def tallies(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return how many messages this rank sent to, and received from, each rank."""

@@ -11,7 +11,7 @@ too; elsewhere that takes fences, which Python has no means to ask for: there ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class Meetings:
         self.begun = self.ended = epoch * _EPOCH
         self.seen = 0
 
+    def settle(self, under_way: Iterable[Meeting]) -> None:
+        """Forget a meeting that was not begun to its end; these are."""
+        self.begun = max([self.ended, *(meeting.number for meeting in under_way)])
+
     def close(self) -> None:
         """Give the line back."""
         if self._lines is not None:
@@ -71,15 +75,16 @@ class Meeting:
     """One meeting under way, in the form of an MPI request.
 
     No step of it calls anything between what belongs together, so that a KeyboardInterrupt
-    finds it either begun or not, see :class:`~nbmn.communicators.ledger.Ledger`.
+    finds it either begun or not, see :class:`~nbmn.communicators.ledger.Ledger`; except where a
+    tracer written in Python is called for each line.
     """
 
-    __slots__ = ("_at", "_meetings", "_number", "_word", "words")
+    __slots__ = ("_at", "_meetings", "_word", "number", "words")
 
     def __init__(self, meetings: Meetings, word: int) -> None:
         self._meetings = meetings
         self._word = word
-        self._number = number = meetings.begun + 1
+        self.number = number = meetings.begun + 1
         self._at = at = 2 * (number & 1)
         self.words: list[int] = []
         """Of all ranks, in rank order, when it is over."""
@@ -91,7 +96,7 @@ class Meeting:
 
     def Test(self) -> bool:
         """Say whether all ranks have shown their words."""
-        meetings, number, at = self._meetings, self._number, self._at
+        meetings, number, at = self._meetings, self.number, self._at
         if meetings.ended >= number:
             return True
         if meetings.ended < number - 1:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from nbmn.communicators import objects, transport
-from nbmn.communicators.agreement import Vote, exchange, raise_together
+from nbmn.communicators import objects
+from nbmn.communicators.agreement import Vote, agree, exchange, raise_together
 from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.errors import MismatchError
 from nbmn.communicators.link import Link
@@ -171,12 +171,25 @@ class Prepared:
     error: Exception | None = None
 
 
-def prepare(link: Link, backend: Backend, gradients: Gradients, terms: Terms) -> Prepared:
-    """Let a backend prepare gradients, as if all ranks had those that this one has; local."""
+def prepare(
+    link: Link,
+    backend: Backend,
+    gradients: Gradients,
+    terms: Terms,
+    table: Table | None = None,
+) -> Prepared:
+    """Let a backend prepare gradients; local.
+
+    Parameters
+    ----------
+    table
+        What is present on any rank; None for what this one has.
+    """
     if gradients.error is not None:
         return Prepared(error=gradients.error)
     try:
-        return Prepared(backend.prepare(_request(link, gradients, terms, gradients.table)))
+        table = gradients.table if table is None else table
+        return Prepared(backend.prepare(_request(link, gradients, terms, table)))
     except (AttributeError, TypeError, ValueError, ImportError, MemoryError) as error:
         return Prepared(error=error)
 
@@ -205,11 +218,15 @@ def agree_to_average(
     # What must be alike; the rest may differ, as long as the tables fit together.
     options = f"zero_fill={terms.zero_fill}, allreduce_grad_dtype={terms.wire}, of {share.total}"
     statement = ("multi_node_mean_grad", options, table)
-    outcome = Vote(link, statement, failed=error is not None, flag=terms.stale).outcome()
+    step, failed = backend.step, error is not None
+    outcome = Vote(link, statement, step=step, failed=failed, flag=terms.stale).outcome()
     if outcome.failed:
         raise_together(link, "multi_node_mean_grad", error)
     if not outcome.unanimous:
-        tables: list[Table] = exchange(link, "multi_node_mean_grad", options, table)
+        said = exchange(link, "multi_node_mean_grad", options, (table, step))
+        tables: list[Table] = [theirs for theirs, _ in said]
+        if len({theirs for _, theirs in said}) > 1:
+            backend.restart()
         check_together(tables)
         odd = uninitialized_somewhere(tables)
         if odd and terms.lenient:
@@ -219,8 +236,9 @@ def agree_to_average(
                 f"parameters initialised on some ranks only: {', '.join(odd)}; "
                 "call bcast_data(model) on all ranks first"
             )
-        prepared = backend.prepare(_request(link, gradients, terms, union(tables)))
-        transport.barrier(link)
+        again = prepare(link, backend, gradients, terms, union(tables))
+        agree(link, "multi_node_mean_grad", "prepared", again.error)
+        prepared = again.value
     return None if outcome.flagged else prepared
 
 

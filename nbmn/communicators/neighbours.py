@@ -28,12 +28,9 @@ _ALL = BOARD + 2 * SLOT
 class Neighbours:
     """Access to the memory of the ranks of this host; its methods are local."""
 
-    def __init__(
-        self, own: int, pids: Sequence[int], board: Segment, boards: Sequence[np.ndarray]
-    ) -> None:
+    def __init__(self, own: int, pids: Sequence[int], boards: Sequence[np.ndarray]) -> None:
         self.own = own
         self._pids = pids
-        self._board = board  # keeps its file open for the others
         self._boards = [memory[:BOARD].view(np.int64) for memory in boards]
         self.slots = Slots(own, [memory[BOARD:] for memory in boards])
         self._windows: list[dict[int, np.ndarray]] = [{} for _ in pids]
@@ -80,19 +77,30 @@ class Neighbours:
         return known[serial]
 
 
-def meet(link: Link, ranks: Sequence[int]) -> tuple[Neighbours | None, str | None]:
+def make_board(rank: int) -> tuple[Segment | None, str | None]:
+    """Return a board, or why there is none; local. Only while it is held can others open it."""
+    try:
+        board = Segment(0, _ALL)
+    except (SharedMemoryError, OSError) as error:
+        return None, str(error)
+    board.bytes[:BOARD].view(np.int64)[0] = rank + 1
+    return board, None
+
+
+def meet(
+    link: Link, ranks: Sequence[int], board: Segment | None, problem: str | None
+) -> tuple[Neighbours | None, str | None]:
     """Open the boards of the ``ranks`` of this host; collective over ``link``.
+
+    Parameters
+    ----------
+    board, problem
+        This rank's, of :func:`make_board`.
 
     Returns
     -------
     Neighbours and None, or None and why there are none; the one or the other on all ranks.
     """
-    board, problem = None, None
-    try:
-        board = Segment(0, _ALL)
-        board.bytes[:BOARD].view(np.int64)[0] = link.rank + 1
-    except (SharedMemoryError, OSError) as error:
-        problem = str(error)
     told = objects.allgather(link, (os.getpid(), None if board is None else board.fd, problem))
     refusal = _first_problem([theirs for _, _, theirs in told])
     if refusal is not None or board is None:
@@ -112,7 +120,7 @@ def meet(link: Link, ranks: Sequence[int]) -> tuple[Neighbours | None, str | Non
     if refusal is not None:
         return None, refusal
     pids = [told[rank][0] for rank in ranks]
-    return Neighbours(ranks.index(link.rank), pids, board, boards), None
+    return Neighbours(ranks.index(link.rank), pids, boards), None
 
 
 def _first_problem(problems: Sequence[str | None]) -> str | None:

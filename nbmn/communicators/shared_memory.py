@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nbmn.communicators import memory_files
+
 MOST_LENT = 4
 """Segments lent at a time; whoever keeps more old gradients gets copies."""
 
@@ -36,7 +38,7 @@ class Segment:
         check_available(nbytes)
         self.serial = serial
         self.nbytes = nbytes
-        self.fd = os.memfd_create("nbmn")
+        self.fd = memory_files.create("nbmn")
         weakref.finalize(self, os.close, self.fd)
         # Not ftruncate: memory that is not there must be an error now, not a SIGBUS later.
         os.posix_fallocate(self.fd, 0, nbytes)

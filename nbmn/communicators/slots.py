@@ -4,7 +4,7 @@ A rank packs its gradients into a slot before it votes that it is ready to avera
 voted, all gradients are there, and each rank adds them up: more arithmetic than if each
 did a part, but nobody waits for anybody again. The next time it takes its other slot, so that
 slower ranks can still read this one: it comes back only after a vote that nobody makes before
-being through with that.
+being through with that. So the turn changes with the vote, whatever becomes of the averaging.
 """
 
 from __future__ import annotations
@@ -67,22 +67,28 @@ class Slots:
 
     def __init__(self, own: int, memories: Sequence[np.ndarray]) -> None:
         self._own = own
+        self.turn = 0
+        """Which slot it is; alike on all ranks, once they have put."""
+        self._before = -1
         self._turns = [[memory[at : at + SLOT] for memory in memories] for at in (0, SLOT)]
-        self._turn = 0
         self._total = np.empty(SLOT, np.uint8)
         self._plans: dict[Table, tuple[list[_Part], list[_Part]]] = {}
 
-    def put(self, request: MeanRequest) -> None:
-        """Pack this rank's gradients into its slot; local."""
-        for part in self._plan(request.table)[self._turn]:
+    def put(self, request: MeanRequest, begun: int) -> None:
+        """Pack this rank's gradients into its slot; local.
+
+        ``begun`` counts the collectives: if there was none since the last time, there was no vote.
+        """
+        if begun != self._before:
+            # Together: an exception between them would change the turn twice.
+            self.turn, self._before = 1 - self.turn, begun
+        for part in self._plan(request.table)[self.turn]:
             pack_into(part.own, part.packing, request.arrays, request.wire)
 
     def mean(self, request: MeanRequest) -> list[np.ndarray | None]:
         """Return the means, once all ranks have put; local."""
-        parts = self._plan(request.table)[self._turn]
-        self._turn = 1 - self._turn
         means: list[Any] = [None] * len(request.table)
-        for part in parts:
+        for part in self._plan(request.table)[self.turn]:
             if part.theirs and request.wire is None:
                 self._add_to_gradients(part, request, means)
                 continue

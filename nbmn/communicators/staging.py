@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nbmn.communicators import transport
+from nbmn.communicators.agreement import agree
 from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.carriers import device_of, on_host, plan
 from nbmn.communicators.link import Link
@@ -70,7 +70,7 @@ class StagedMeans:
         runtime, request = self._runtime, prepared.request
         self._link.wait(lambda: runtime.reached(prepared.ready), "its own GPU")
         inner = self._host.prepare(MeanRequest(_flat(prepared), prepared.copies, request.total))
-        transport.barrier(self._link)  # all have prepared
+        agree(self._link, "gradients in host memory")  # all have prepared
         averaged = self._host.mean(inner)
         means: list[Any] = [None] * len(request.table)
         parts = zip(prepared.packings, prepared.buffers, prepared.copies, averaged, strict=True)

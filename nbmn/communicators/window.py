@@ -22,13 +22,13 @@ from enum import IntEnum
 import numpy as np
 
 from nbmn.communicators import transport
-from nbmn.communicators.agreement import Vote
+from nbmn.communicators.agreement import agree, any_of
 from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.calibration import Calibration
 from nbmn.communicators.contribution import Contribution, contribute
 from nbmn.communicators.layout import Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
-from nbmn.communicators.neighbours import Neighbours, meet
+from nbmn.communicators.neighbours import Neighbours, make_board, meet
 from nbmn.communicators.parameters import Packing, check_wire, plan_packing
 from nbmn.communicators.reduction import add_up, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
@@ -101,7 +101,9 @@ class SharedMemoryBackend(HostBackend):
         self._calibrate = calibrate
         self._calibration = Calibration()
         self._spent = 0.0
+        self._averaged = 0
         self._pool = Pool()
+        self._board: Segment | None = None
         self._neighbours: Neighbours | None = None
         self._met: int | None = None
         self.refusal: str | None = None
@@ -134,18 +136,23 @@ class SharedMemoryBackend(HostBackend):
         if way == _Way.MESSAGES:
             return request
         prepared: _Prepared | _Put
-        if way == _Way.SLOTS:
-            near.slots.put(request)
-            prepared = _Put(request, layout)
-        else:
-            prepared = self._publish(request, layout, near)
+        with np.errstate(all="ignore"):
+            if way == _Way.SLOTS:
+                near.slots.put(request, link.ledger.begun)
+                prepared = _Put(request, layout)
+            else:
+                prepared = self._publish(request, layout, near)
         self._spent = time.perf_counter() - began
         return prepared
 
     def mean(self, prepared: MeanRequest | _Prepared | _Put) -> list[np.ndarray | None]:
         """See :class:`Backend`."""
         try:
-            return self._mean(prepared)
+            # Of what a warning would tell, the means tell as much; on some ranks it is an error.
+            with np.errstate(all="ignore"):
+                means = self._mean(prepared)
+                self._averaged += 1
+                return means
         except BaseException as error:
             # Also between two messages: the ranks would be out of step in what they try.
             self._link.fail(error)
@@ -177,12 +184,12 @@ class SharedMemoryBackend(HostBackend):
         if way == _Way.MESSAGES:
             means = super().mean(request)
         elif way == _Way.SLOTS:
-            near.slots.put(request)
-            transport.barrier(self._link)
+            near.slots.put(request, self._link.ledger.begun)
+            agree(self._link, "slots")
             means = self._mean_in_slots(_Put(request, layout))
         else:
             prepared = self._publish(request, layout, near)
-            transport.barrier(self._link)
+            agree(self._link, "windows")
             means = self._mean_in_windows(prepared)
         self._tell(request, layout, began)
         return means
@@ -196,12 +203,12 @@ class SharedMemoryBackend(HostBackend):
     def _mean_in_windows(self, prepared: _Prepared) -> list[np.ndarray | None]:
         near = prepared.neighbours
         windows = near.windows(prepared.segment)
-        if (near.news or self._several_hosts) and self._any(windows is None):
+        if (near.news or self._several_hosts) and any_of(self._link, "windows", windows is None):
             return super().mean(prepared.request)
         assert windows is not None
         assert prepared.segment is not None
         self._average(prepared, windows)
-        transport.barrier(self._link)
+        agree(self._link, "averaged windows")
         prepared.segment.used = True
         return self._results(prepared)
 
@@ -232,16 +239,32 @@ class SharedMemoryBackend(HostBackend):
         """See :class:`Backend`."""
         super().close()
         self._pool = Pool()
-        self._neighbours = None
+        self._neighbours = self._board = None
         self._met = None
+        self._averaged = 0
+
+    @property
+    def step(self) -> int:
+        """See :class:`Backend`: which way is tried next, and into which slots gradients went."""
+        turn = 0 if self._neighbours is None else self._neighbours.slots.turn
+        return 2 * self._averaged + turn
+
+    def restart(self) -> None:
+        """See :class:`Backend`."""
+        self._averaged = 0
+        self._calibration = Calibration()
+        if self._neighbours is not None:
+            self._neighbours.slots.turn = 0
 
     def _meet(self) -> None:
         """Set up with the other ranks of the host; collective over the link."""
         generation = self._link.generation
-        self._neighbours, self.refusal = meet(self._link, self._on_host)
+        # Held here: others may open it later than an interrupt strikes this rank.
+        self._board, problem = make_board(self._link.rank)
+        self._neighbours, self.refusal = meet(self._link, self._on_host, self._board, problem)
         self._met = generation
         # An interrupt may have left the ranks at different trials.
-        self._calibration = Calibration()
+        self.restart()
         for segment in self._pool.segments:
             segment.used = False
         if self.refusal is not None and self._link.rank == 0:
@@ -263,10 +286,6 @@ class SharedMemoryBackend(HostBackend):
         near.publish(segment, self._pool.segments)
         return _Prepared(request, layout, near, segment, large)
 
-    def _any(self, flag: bool) -> bool:
-        """Say whether ``flag`` is true on any rank; collective."""
-        return Vote(self._link, "windows", flag=flag).outcome().flagged
-
     def _average(self, prepared: _Prepared, windows: Sequence[np.ndarray]) -> None:
         """Average this rank's shard into all windows of the host."""
         self._link.ledger.traffic += prepared.layout.nbytes  # for the recorder
@@ -277,16 +296,15 @@ class SharedMemoryBackend(HostBackend):
         if self._between is not None:
             self._between.timeout = self._link.timeout
         # Gaps between gradients hold anything, and are added as well.
-        with np.errstate(all="ignore"):
-            for piece in pieces:
-                own = prepared.neighbours.own
-                parts, target = _memory(piece, prepared, windows)
-                total = add_up(parts, own, target)
-                if self._between is not None:
-                    transport.sum_in_place(self._between, total)
-                divide(total, prepared.request.total)
-                parts[own] = target
-                spread(total, parts)
+        for piece in pieces:
+            own = prepared.neighbours.own
+            parts, target = _memory(piece, prepared, windows)
+            total = add_up(parts, own, target)
+            if self._between is not None:
+                transport.sum_in_place(self._between, total)
+            divide(total, prepared.request.total)
+            parts[own] = target
+            spread(total, parts)
 
     def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout

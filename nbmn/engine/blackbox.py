@@ -33,7 +33,12 @@ def install() -> int:
         return -1
     import fcntl
 
-    descriptor = os.memfd_create(FILE)
+    from nbmn.communicators import memory_files
+
+    try:
+        descriptor = memory_files.create(FILE)
+    except OSError:
+        return -1
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     # So that a file that was emptied begins at its beginning.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)

@@ -6,7 +6,7 @@ import pytest
 from nbmn.communicators.backend import MeanRequest
 from nbmn.communicators.contribution import contribute
 from nbmn.communicators.layout import plan_layout
-from nbmn.communicators.parameters import Entry
+from nbmn.communicators.parameters import Entry, pack, plan_packing
 
 SHAPES = [(3,), (100, 200), (90, 300), (7, 5000), (64, 400), (2,)]
 
@@ -101,3 +101,14 @@ def test_what_nobody_else_reads_is_not_copied():
         assert large
         for place in large:
             assert (window[max(begin, place.begin) : min(end, place.end)] == 99).all()
+
+
+@pytest.mark.parametrize("wire", [None, "<f4"])
+def test_what_would_lose_its_imaginary_part_is_not_packed(wire):
+    (packing,) = plan_packing((Entry("/p", (3,), "<f4", True),), summed=True)
+    buffer = np.zeros(3, np.float32)
+    for given in (np.array([1, 2, 3], dtype) for dtype in ("<f2", "<f4", "<f8")):
+        pack(buffer, packing, [given], wire)
+        np.testing.assert_array_equal(buffer, [1, 2, 3])
+    with pytest.raises(TypeError, match="Cannot cast"):
+        pack(buffer, packing, [np.array([1j, 2, 3], np.complex64)], wire)

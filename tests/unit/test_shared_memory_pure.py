@@ -1,16 +1,18 @@
 """Layouts, the choice between ways, and the arithmetic of shared memory, without ranks."""
 
 import gc
+import os
 from math import prod
 
 import numpy as np
 import pytest
 
-from nbmn.communicators import shared_memory
+from nbmn.communicators import memory_files, shared_memory
 from nbmn.communicators.calibration import ROUNDS, Calibration
 from nbmn.communicators.layout import LINE, PIECE, SMALL, plan_layout
 from nbmn.communicators.parameters import Entry
 from nbmn.communicators.reduction import add, add_up, divide, spread
+from nbmn.engine.blackbox import install
 
 linux = pytest.mark.skipif(shared_memory.sys.platform != "linux", reason="Linux only")
 
@@ -170,6 +172,20 @@ def test_memory_that_is_not_there_is_an_error_with_a_word_why(monkeypatch):
     monkeypatch.setattr(shared_memory.sys, "platform", "darwin")
     with pytest.raises(shared_memory.SharedMemoryError, match="needs Linux"):
         shared_memory.Segment(1, 100)
+
+
+@linux
+def test_a_python_without_files_in_memory_takes_the_c_librarys(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    segment = shared_memory.Segment(1, 100)
+    assert os.readlink(f"/proc/self/fd/{segment.fd}").startswith("/memfd:nbmn")
+    assert not os.get_inheritable(segment.fd)
+    with pytest.raises(OSError, match="Invalid argument"):
+        memory_files.create("x" * 1000)  # longer than any name
+    monkeypatch.setattr(memory_files.ctypes, "CDLL", lambda *_, **__: object())
+    with pytest.raises(OSError, match="neither Python nor the C library"):
+        shared_memory.Segment(1, 100)
+    assert install() == -1
 
 
 @linux

@@ -3,6 +3,7 @@ import chainer.functions as F
 import numpy as np
 from rank_tools import need_ranks, raises
 
+import nbmn
 from nbmn.communicators import MismatchError
 
 SHAPES = {"a": (7, 1, 3), "b": (1,), "c": (5, 3), "d": (), "e": (0, 2)}
@@ -188,3 +189,34 @@ def check_bcast_data_initialises(comm):
         everyone = comm.allgather_obj(getattr(lazy, name).W.array)
         for theirs in everyone:
             np.testing.assert_array_equal(theirs, everyone[0])
+
+
+def check_numbers_that_overflow_are_no_error(comm):
+    """Not even where NumPy is told to raise: that would be on one rank, and others would wait."""
+    extremes = np.array([np.inf, -np.inf, np.nan, 3e38, 1e-45, 1e5, 1, 2], np.float32)
+    with np.errstate(all="ignore"):
+        by_rank = np.array([np.roll(extremes, rank) for rank in range(comm.size)])
+    for name in ("naive", "flat", "shared_memory", "auto"):
+        for wire in (None, "float16"):
+            made = nbmn.create_communicator(name, allreduce_grad_dtype=wire)
+            made.timeout = comm.timeout
+            with np.errstate(all="ignore"):
+                given = by_rank if wire is None else by_rank.astype(wire).astype(np.float32)
+                total = given[0]
+                for row in given[1:]:
+                    total = total + row
+                right = total / np.float32(comm.size)
+            for size in (8, 40_000, 160_000):
+                model = chainer.Link()
+                with model.init_scope():
+                    model.p = chainer.Parameter(np.zeros(size, np.float32))
+                for _ in range(3):
+                    model.p.grad = np.tile(by_rank[comm.rank], size // 8)
+                    with np.errstate(all="raise"):
+                        made.multi_node_mean_grad(model)
+                    for at in (0, size - 8):
+                        np.testing.assert_allclose(model.p.grad[at : at + 8], right, 1e-6)
+    with np.errstate(all="raise"):
+        summed = comm.allreduce(by_rank[comm.rank])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(summed, sum(by_rank[1:], by_rank[0]), 1e-6)

@@ -2,15 +2,25 @@
 
 import gc
 import random
+import sys
+from contextlib import suppress
 
 import chainer
 import numpy as np
 from rank_tools import interrupt_when_waiting, need_ranks, raises
 
 import nbmn
-from nbmn.communicators import CollectiveTimeoutError, MismatchError, lines, transport, world
-from nbmn.communicators.agreement import Vote
-from nbmn.communicators.window import SharedMemoryBackend
+from nbmn.communicators import (
+    CollectiveTimeoutError,
+    MismatchError,
+    RemoteRankError,
+    lines,
+    transport,
+    world,
+)
+from nbmn.communicators.agreement import Vote, agree, any_of
+from nbmn.communicators.meetings import Meeting
+from nbmn.communicators.window import SharedMemoryBackend, _Way
 
 
 def works(comm):
@@ -143,6 +153,185 @@ def check_an_interrupt_in_a_meeting(comm):
             watcher.join()
         assert world().renew() is True
         works(made)
+
+
+def check_an_interrupt_under_a_tracer(comm):
+    """As of a debugger: it strikes between lines that are one step otherwise."""
+    need_ranks(comm, 2)
+    code = Meeting.__init__.__code__
+    places = sorted({line for *_, line in code.co_lines() if line})
+    made = nbmn.create_communicator("auto")
+    abandoned = world().abandoned
+    for place in [*places[1:], None]:
+        made.barrier()
+        if comm.rank == 0:
+            with raises(KeyboardInterrupt):
+                _trace(code, place, made.barrier)
+        else:
+            made.timeout = 0.05
+            with suppress(CollectiveTimeoutError):  # shown, the word is seen
+                made.barrier()
+            made.timeout = comm.timeout
+        world().renew()
+        works(made)
+        made.barrier()
+    assert world().abandoned == abandoned
+
+
+def _trace(code, place, call):
+    """Call, and raise KeyboardInterrupt before a line of some code, or where it returns."""
+
+    def within(frame, event, _):
+        if (event == "return") if place is None else (event, frame.f_lineno) == ("line", place):
+            raise KeyboardInterrupt
+        return within
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: within if frame.f_code is code else None)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+
+
+class _Limit(Exception):
+    """Raised by the handler of a signal, say, wherever a rank is."""
+
+
+def _average(made, model, number, present=True):
+    """Average gradients, and require the right means."""
+    for param in model.params():
+        param.grad = np.full(param.shape, number + made.rank, np.float32)
+    if not present:
+        model.b.grad = None
+    made.multi_node_mean_grad(model)
+    mean = np.float32(number + (made.size - 1) / 2)
+    assert (model.W.grad == mean).all(), (model.W.grad, mean)
+
+
+def check_means_are_right_after_a_rank_left_one(comm):
+    need_ranks(comm, 2)
+    for victim in range(2):
+        for at in range(1, 4):
+            made, model = nbmn.create_communicator("shared_memory"), chainer.links.Linear(20, 10)
+            made.timeout = comm.timeout
+            for number in range(at):
+                _average(made, model, 100 * number)
+            backend = made._parts.gradients
+            prepare, mean = backend.prepare, backend.mean
+            others = [rank for rank in range(comm.size) if rank != victim]
+
+            def left(prepared, backend=backend):
+                del backend.mean
+                raise _Limit
+
+            def again(request, prepare=prepare, backend=backend, others=others):
+                """Prepare the next ones before the others have read these."""
+                prepared = prepare(request)
+                del backend.prepare
+                for rank in others:
+                    comm.send_obj("go on", rank)
+                return prepared
+
+            def late(prepared, mean=mean, backend=backend, victim=victim):
+                del backend.mean
+                comm.recv_obj(victim)
+                return mean(prepared)
+
+            if comm.rank == victim:
+                backend.mean = left
+                with raises(_Limit):
+                    _average(made, model, 500)
+                backend.prepare = again
+            else:
+                backend.mean = late
+                _average(made, model, 500)
+            for number in range(6, 12):
+                _average(made, model, 100 * number)
+            made.barrier()
+
+
+def check_who_leaves_an_averaging_in_windows_is_told(comm):
+    need_ranks(comm, 2)
+    made, model = nbmn.create_communicator("shared_memory"), chainer.links.Linear(400, 300)
+    made.timeout = 2
+    for number in range(3):
+        _average(made, model, 100 * number)
+    backend = made._parts.gradients
+    if comm.rank == 0:
+        mean, backend.mean = backend.mean, None
+        with raises(TypeError, "NoneType"):
+            _average(made, model, 500)
+        backend.mean = mean
+    with raises(MismatchError, "averaged windows", "multi_node_mean_grad"):
+        _average(made, model, 500 + 100 * (comm.rank == 0))
+    world().renew()
+    made.timeout = comm.timeout
+    _average(made, model, 700)
+
+
+def check_ranks_that_try_different_ways(comm):
+    need_ranks(comm, 2)
+    made, model = nbmn.create_communicator("auto"), chainer.links.Linear(20, 10)
+    made.timeout = comm.timeout
+    for number in range(3):
+        _average(made, model, 100 * number)
+    host = made._parts.gradients._host
+    host._calibrate = True
+    if comm.rank == 0:  # is further, after an averaging of its own
+        host._averaged += 1
+        host._way = lambda *_: _Way.WINDOWS
+    before = host.restart
+
+    def restart():
+        vars(host).pop("_way", None)
+        before()
+
+    host.restart = restart
+    for number in range(3, 6):
+        _average(made, model, 100 * number)
+    assert "_way" not in vars(host)
+
+
+def check_what_cannot_be_prepared_together(comm):
+    """The ranks' gradients are not the same ones: they are prepared again, for all of them."""
+    need_ranks(comm, 2)
+    made, model = nbmn.create_communicator("shared_memory"), chainer.links.Linear(20, 10)
+    made.timeout = comm.timeout
+    backend = made._parts.gradients
+    prepare, calls = backend.prepare, []
+
+    def fails_again(request):
+        calls.append(request)
+        if len(calls) == 2:
+            raise MemoryError("no memory today")
+        return prepare(request)
+
+    for number in range(4):
+        _average(made, model, 100 * number)
+        if comm.rank == 1:
+            calls.clear()
+            backend.prepare = fails_again
+        with raises(RemoteRankError, "on rank 1", "no memory today"):
+            _average(made, model, 500, present=comm.rank != 1)
+        backend.prepare = prepare
+        assert made.broken is None
+        _average(made, model, 600, present=comm.rank != 1)
+        _average(made, model, 700)
+
+
+def check_a_vote_on_something_else_ends_no_barrier(comm):
+    need_ranks(comm, 2)
+    link = nbmn.create_communicator("flat")._link
+    link.timeout = comm.timeout
+    for one, other in [(agree, any_of), (any_of, agree)]:
+        with raises(MismatchError, "windows", "slots"):
+            if comm.rank == 0:
+                one(link, "windows", False)
+            else:
+                other(link, "slots", False)
+    votes = Vote(link, "the same", step=comm.rank == 0).outcome()
+    assert not votes.unanimous
 
 
 def check_ranks_that_went_different_ways_meet_again(comm):

@@ -5,12 +5,22 @@ import os
 import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import chainer
 import numpy as np
 from rank_tools import need_ranks
 
-from nbmn.communicators import calibration, models, shared_memory, world
+from nbmn.communicators import (
+    calibration,
+    lines,
+    memory_files,
+    models,
+    neighbours,
+    rounds,
+    shared_memory,
+    world,
+)
 from nbmn.communicators.window import SharedMemoryBackend, _Way
 
 # Small and large ones, the shards' borders within and between them.
@@ -328,19 +338,42 @@ def _no_memory(pool, nbytes):
 def check_refusal_is_said(comm):
     need_ranks(comm, 2)
     link, backend = opened(comm)
-    original = shared_memory.os.memfd_create
+    original = os.memfd_create
     if comm.rank == comm.size - 1:
-        shared_memory.os.memfd_create = _refuse
+        os.memfd_create = _refuse
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             step(comm, link, backend, build(), 0)
     finally:
-        shared_memory.os.memfd_create = original
+        os.memfd_create = original
     assert f"rank {comm.size - 1}: " in backend.refusal
     assert "not permitted" in backend.refusal
     assert [backend.refusal in str(w.message) for w in caught] == [True] * (comm.rank == 0)
     step(comm, link, backend, build(), 1)
+
+
+def check_python_without_memory_files(comm):
+    """As those that were built for older systems; the C library has them."""
+    original, load = os.memfd_create, memory_files.ctypes.CDLL
+    for without in ({comm.size - 1}, set(range(comm.size))):
+        for libc_too in (False, True):
+            if comm.rank in without:
+                del os.memfd_create
+                if libc_too:
+                    memory_files.ctypes.CDLL = lambda *_, **__: object()
+            try:
+                told = rounds.run(lines.introduce(world()._state.control))
+                link, backend = opened(comm)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    step(comm, link, backend, build(), 0)
+                step(comm, link, backend, build(shapes=SHAPES[:1]), 1)
+            finally:
+                os.memfd_create, memory_files.ctypes.CDLL = original, load
+            assert comm.size == 1 or (backend.refusal is not None) == libc_too
+            none = libc_too and comm.rank in without
+            assert (told.open() is None) == (none or not lines.ORDERED)
 
 
 def _refuse(*_):
@@ -395,6 +428,48 @@ def check_memory_is_given_back(comm):
     model.cleargrads()
     assert state()[0] == before[0]
     step(comm, link, backend, model, 3)  # and it can be used again
+
+
+def check_an_interrupt_while_ranks_meet(comm):
+    """Its memory can still be opened by the others, who are not yet there."""
+    need_ranks(comm, 2)
+    link, backend = opened(comm)
+    objects, open_segment = neighbours.objects, neighbours.open_segment
+    seen = []
+
+    def interrupted(*args):
+        objects.allgather(*args)
+        raise KeyboardInterrupt
+
+    def late(*args):
+        if not seen:
+            comm.recv_obj(1)
+        seen.append(open_segment(*args))
+        return seen[-1]
+
+    fill(model := build(), comm.rank, 0)
+    if comm.rank == 1:
+        neighbours.objects = SimpleNamespace(allgather=interrupted)
+    else:
+        neighbours.open_segment = late
+        link.timeout = 0.5
+    try:
+        average(link, backend, model)
+    except (KeyboardInterrupt, TimeoutError):
+        pass
+    finally:
+        neighbours.objects, neighbours.open_segment = objects, open_segment
+    if comm.rank == 1:
+        gc.collect()
+        for rank in range(comm.size):
+            if rank != 1:
+                comm.send_obj("go on", rank)
+    else:
+        assert len(seen) == comm.size - 1
+    world().renew()
+    link.timeout = comm.timeout
+    seen.clear()
+    step(comm, link, backend, model, 1)
 
 
 def check_after_an_interrupt(comm):

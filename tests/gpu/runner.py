@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ LEAST = 2.0
 _DUMP = 2.0  # seconds before the deadline, at which a check says where it stands
 _GRACE = 3.0
 _POLL = 0.1
+_MARK = "NBMN_GPU_CHECK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class Run:
             return Outcome("failed", reason="no time was left for it")
         folder = self.folder / check.name
         folder.mkdir()
-        environment = {**self.environment, **dict(check.environment)}
+        mark = f"{os.getpid()}-{time.monotonic_ns()}-{check.name}"
+        environment = {**self.environment, **dict(check.environment), _MARK: mark}
         command = _command(check, folder, until - begun - _DUMP, environment)
         output = folder / "output"
         with output.open("w") as file:
@@ -100,7 +103,7 @@ class Run:
             try:
                 status = self._wait(process, until)
             finally:
-                end_group(process)
+                end_all(process, mark)
         seconds = round(time.monotonic() - begun, 2)
         records = _records(folder)
         figures = tuple(record for record in records if "skip" not in record)
@@ -137,21 +140,34 @@ def _command(check: Check, folder: Path, seconds: float, environment: dict[str, 
     return [launcher, "-n", str(check.ranks), *program]
 
 
-def end_group(process: subprocess.Popen) -> None:
-    """End what is left of a check's processes, and forget those that cannot be ended."""
+def end_all(process: subprocess.Popen, mark: str) -> None:
+    """End what is left of a check's processes, and leave to themselves those that cannot be ended.
+
+    Launchers give their ranks sessions of their own, so processes are found by their environment.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
         until = time.monotonic() + _GRACE
-        while time.monotonic() < until:
-            process.poll()
-            try:
-                os.killpg(process.pid, 0)
-            except ProcessLookupError:
-                return
+        left = marked(mark)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while left and time.monotonic() < until:
             time.sleep(_POLL)
+            process.poll()
+            left = marked(mark)
+        if not left:
+            break
+    process.poll()
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have this word in the environment with which they were started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # others', and what ends meanwhile
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ ROUNDS: tuple[Round, ...] = (
         Check("staged-2-ranks", "check_staging", ranks=2, weight=60),
         Check("staged-4-ranks", "check_staging", ranks=4, weight=60),
         Check("wire-dtypes", "check_wire_dtypes"),
-        Check("cuda-aware-mpi", "check_cuda_aware", ranks=2, weight=60),
+        Check("cuda-aware-mpi", "check_cuda_aware", ranks=2, weight=80),
         Check("driver", "check_driver"),
     ),
     (

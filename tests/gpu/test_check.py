@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "nccl"))
+sys.path.append(str(Path(__file__).parents[1] / "nvml"))
 import nccl_session
+import nvml_standin
 import plan
 from runner import Outcome, Run
 
@@ -130,8 +132,9 @@ def test_a_check_that_hangs_takes_nothing_from_the_others(run):
 
 
 @pytest.mark.skipif(nccl_session.mpiexec() is None, reason="no mpiexec installed")
-def test_ranks_that_hang_are_ended(run):
-    (found,) = run(10).rounds([(fake("hangs", ranks=2),)])
+def test_ranks_that_skip_and_ranks_that_hang(run):
+    (found,) = run(10).rounds([(fake("hangs", ranks=2), fake("skips", ranks=2))])
+    assert (found["skips"].status, found["skips"].reason) == ("skipped", "not here")
     assert found["hangs"].status == "failed"
     assert gone(found["hangs"].figures[0]["pid"])
 
@@ -147,26 +150,31 @@ def test_every_check_is_in_the_plan():
     assert len(set(plan.names())) == len(plan.names())
 
 
-needs_standin = pytest.mark.skipif(
+LEFT_OUT = ("packing", "staged-4-ranks", *(f"chainer-calls-{n + 2}" for n in range(plan.SHARDS)))
+"""What asks CuPy's kernels for numbers throughout, and what is more of the same."""
+
+
+@pytest.mark.skipif(
     nccl_session.reason_to_skip() is not None
+    or nvml_standin.reason_to_skip() is not None
     or nccl_session.missing("nccl_on_cupy", "cupy") is not None,
-    reason="needs gcc, g++, mpiexec, CuPy, NVRTC's package and ml_dtypes",
+    reason="needs gcc, g++, mpiexec, CuPy, NVRTC's package, ml_dtypes and nvidia-ml-py",
 )
-
-
-@needs_standin
 @pytest.mark.timeout(600)
 def test_checks_run_through_on_a_standin(tmp_path):
     """With right numbers of what the ranks do; those of CuPy's kernels are not looked at."""
-    env = nccl_session.environment(cuda=True) | {"NBMN_GPU_CHECKS_STANDIN": "1"}
+    nccl = nccl_session.environment(cuda=True)
+    nvml = nvml_standin.environment(tmp_path / "says")
+    nvml_standin.say(
+        tmp_path / "says", nvml_standin.gpu(nvml_standin.name(7), links=18, utilisation=3)
+    )
+    libraries = f"{nvml['LD_LIBRARY_PATH']}:{nccl['LD_LIBRARY_PATH']}"
+    env = nccl | nvml | {"LD_LIBRARY_PATH": libraries, "NBMN_GPU_CHECKS_STANDIN": "1"}
     names = [name for name in plan.names() if name not in LEFT_OUT]
     out = tmp_path / "results.json"
     ran = check("--out", out, "--seconds", 500, "--only", *names, deadline=550, env=env)
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
     told = json.loads(out.read_text())
     assert told["machine"]["gpu"] == "stand-in"
-    assert [name for name, found in told["checks"].items() if found["status"] == "passed"] == names
-
-
-LEFT_OUT = ("packing",)
-"""What asks CuPy's kernels for numbers throughout."""
+    statuses = {name: found["status"] for name, found in told["checks"].items()}
+    assert statuses == dict.fromkeys(names, "passed")

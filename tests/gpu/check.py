@@ -10,6 +10,7 @@ if something failed or was not reached, 77 if there is no GPU to use, 2 for wron
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if facts.status == "skipped":
             print(f"no GPU: {facts.reason}")
             return NO_GPU
+        if not options.wheels and importlib.util.find_spec("chainer") is None:
+            print("Chainer is not installed here: name the folder with its wheel by --wheels")
+            return 2
         if facts.status == "passed" and options.wheels:
             print(wheels.install(options.wheels, work / "site"), flush=True)
             run.environment.update(wheels.using(work / "site", run.environment))

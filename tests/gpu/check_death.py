@@ -18,7 +18,7 @@ from gpu_values import model_of
 
 from nbmn.communicators import BrokenCommunicatorError
 
-MOST = 5.0
+MOST = 10.0
 """Seconds in which the death of a rank is to be seen."""
 ONE = Path(__file__).with_name("one.py")
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from nbmn.cluster import Session
 from nbmn.cluster.area import Area, make_area
 from nbmn.cluster.output import RankOutput
+from nbmn.cluster.whereabouts import where
 from nbmn.dashboard import LiveBoard
+from nbmn.debug.stacks import fold, render_html
 from nbmn.magics.context import Context
 from nbmn.records import Record, RunEnded, RunStarted, Said, Step
 
@@ -77,11 +80,21 @@ class RunArea:
                 newest = {(record.rank, type(record)): record for record in self._waiting}
                 self._waiting = list(newest.values())
                 return
-            board = LiveBoard(size=self._session.size, run=self._run, ranks=self._ranks)
+            board = LiveBoard(
+                size=self._session.size,
+                run=self._run,
+                ranks=self._ranks,
+                where=partial(_stacks, self._session),
+            )
             board.feed(self._waiting)
             self._waiting = []
             self._board = board
         board.show()
+
+
+def _stacks(session: Session) -> str:
+    """What ``%mn_where`` shows: also of ranks that do not take part, but may be waited for."""
+    return render_html(fold(where(session, range(session.size))))
 
 
 def load_ahead() -> None:
@@ -100,4 +113,4 @@ def load_ahead() -> None:
 
 def make_run_area(context: Context, session: Session, run: str, ranks: Sequence[int]) -> RunArea:
     """The place under the current cell."""
-    return RunArea(session, run, ranks, make_area(context.shell))
+    return RunArea(session, run, ranks, make_area())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from IPython.core.magic import cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster import ClusterError, RanksInterrupted, Session
 from nbmn.cluster.cells import CellRun
+from nbmn.magics.arguments import parse
 from nbmn.magics.boards import RunArea, make_run_area
 from nbmn.magics.context import Context, ContextMagics
 from nbmn.magics.debug import prompt
@@ -29,12 +30,14 @@ class CellMagics(ContextMagics):
     @cell_magic
     def mn(self, line: str, cell: str) -> CellRun | None:
         """Run the cell on ranks; fails when it fails on one of them."""
-        args = parse_argstring(self.mn, line)
+        args = parse(self.mn, line, "%%")
         return run_on_ranks(self.context, numbered(f"%%mn {line}", cell), args)
 
     @line_magic("mn")
     def mn_line(self, line: str) -> None:
         """Evaluate one expression or statement on all ranks."""
+        if {"-h", "--help"} & set(line.split()[:1]):
+            parse(self.mn, line, "%%")
         if line.startswith(("-o ", "--")):
             raise ClusterError(f"{line.split()[0]} goes with a cell: %%mn {line.split()[0]} …")
         if not line.strip():
@@ -82,7 +85,7 @@ def _run(
     if debug is not None:
         with prompt(session, debug, name) as console:
             run = session.submit(code, ranks, context.label, area, keep, name, debug)
-            run.wait(console.hold)
+            run.wait(meanwhile=console.hold)
     else:
         run = session.submit(code, ranks, context.label, area, keep, name)
         context.journal.add(RanCell(code, tuple(args.ranks), context.label, run))

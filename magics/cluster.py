@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-import uuid
 from dataclasses import replace
 
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster import ClusterError, Plan, Session, start
 from nbmn.cluster.launch import check, default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
+from nbmn.magics.arguments import parse
 from nbmn.magics.boards import load_ahead
-from nbmn.magics.context import ContextMagics, show
+from nbmn.magics.context import ContextMagics, Place, show
+from nbmn.magics.journal import describe
 from nbmn.magics.replay import replay
 
 NEXT = """\
@@ -37,7 +38,7 @@ class ClusterMagics(ContextMagics):
     @line_magic
     def mn_start(self, line: str) -> None:
         """Start MPI ranks; returns when the next cell will work on them."""
-        args = parse_argstring(self.mn_start, line)
+        args = parse(self.mn_start, line)
         plan = Plan(
             default_ranks() if args.ranks is None else args.ranks,
             args.threads,
@@ -60,7 +61,7 @@ class ClusterMagics(ContextMagics):
                     f"{session.size} ranks are running already, with the options they were started "
                     "with; --restart replaces them (their variables are lost)"
                 )
-            self._introduce(session, "already running")
+            self._introduce(session, "already running", Place())
             return
         self._start(plan)
 
@@ -72,14 +73,13 @@ class ClusterMagics(ContextMagics):
     @line_magic
     def mn_restart(self, line: str) -> None:
         """Stop the ranks and start new ones; variables on the ranks are lost without --replay."""
-        args = parse_argstring(self.mn_restart, line)
-        session = self.context.session
-        plan = session.plan if session is not None else Plan(default_ranks())
+        args = parse(self.mn_restart, line)
+        plan = self.context.plan or Plan(default_ranks())
         journal = self.context.journal.complete() if args.replay else []
         self._start(plan if args.ranks is None else replace(plan, ranks=args.ranks))
         if args.replay:
             replay(self.context, journal)
-            print(f"replayed {len(journal)} cell{'s' * (len(journal) != 1)} and pushes")
+            print(f"replayed {describe(journal)}")
 
     @line_magic
     def mn_status(self, line: str) -> None:
@@ -99,19 +99,23 @@ class ClusterMagics(ContextMagics):
         check(plan)
         self.context.stop()
         began = time.monotonic()
-        display_id = uuid.uuid4().hex
-        show(start_table(StartProgress(plan.ranks, step="starting")), display_id=display_id)
+        place = Place()
 
         def progress(now: StartProgress) -> None:
-            show(start_table(now), display_id=display_id, update=True)
+            if place.redraws:
+                place.show(start_table(now))
 
+        if not place.redraws:
+            print(f"starting {plan.ranks} rank{'s' * (plan.ranks > 1)} …")
+        progress(StartProgress(plan.ranks, step="starting"))
+
+        self.context.plan = plan
         session = self.context.session = start(plan, progress)
         seconds = time.monotonic() - began
-        self._introduce(session, f"ready in {seconds:.1f} s", display_id)
-        if getattr(self.shell, "kernel", None) is not None:
+        self._introduce(session, f"ready in {seconds:.1f} s", place)
+        if place.redraws:
             load_ahead()
 
-    def _introduce(self, session: Session, state: str, display_id: str | None = None) -> None:
+    def _introduce(self, session: Session, state: str, place: Place) -> None:
         title = f"{session.size} rank{'s' * (session.size > 1)} {state}, {session.ranks[0].mpi}"
-        update = {"display_id": display_id, "update": True} if display_id else {}
-        show(ranks_table(title, session.ranks, NEXT), **update)
+        place.show(ranks_table(title, session.ranks, NEXT))

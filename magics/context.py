@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
 from IPython.display import display
 
-from nbmn.cluster import ClusterError, NoRanksError, Session
+from nbmn.cluster import ClusterError, NoRanksError, Plan, Session
 from nbmn.cluster.tables import Bundle
+from nbmn.front_end import front_end
 from nbmn.magics.journal import Journal
-from nbmn.ranks import name_ranks, parse_ranks
+from nbmn.ranks import parse_ranks
 
 
 class Context:
@@ -22,6 +23,8 @@ class Context:
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
         self.session: Session | None = None
+        self.plan: Plan | None = None
+        """How ranks were started last."""
         self.journal = Journal()
         """What succeeded on the ranks of the session."""
         atexit.register(self.stop)
@@ -60,9 +63,9 @@ class Context:
         ClusterError
             They typed something else.
         """
+        if not word.removeprefix("-").isdecimal():
+            raise ClusterError(f"{word!r} is no rank; name one, such as 0")
         ranks = self.choose_ranks([word])
-        if len(ranks) > 1:
-            raise ClusterError(f"{word} is {name_ranks(ranks)}; name one rank")
         return ranks[0]
 
     def stop(self) -> bool:
@@ -90,6 +93,23 @@ class ContextMagics(Magics):
         self.context = context
 
 
-def show(bundle: Bundle, **kwargs: Any) -> None:
+def show(bundle: Bundle) -> None:
     """Display a bundle in the current cell."""
-    display(bundle.mime(), raw=True, **kwargs)
+    display(bundle.mime(), raw=True)
+
+
+class Place:
+    """Where one bundle takes another's place; where none can, it comes below the other."""
+
+    def __init__(self) -> None:
+        self.redraws = front_end().redraws
+        self._shown: Bundle | None = None
+        self._id = uuid.uuid4().hex
+
+    def show(self, bundle: Bundle) -> None:
+        """Display a bundle; nothing if that is what is displayed."""
+        if bundle == self._shown:
+            return
+        update = self.redraws and self._shown is not None
+        display(bundle.mime(), raw=True, display_id=self._id, update=update)
+        self._shown = bundle

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 
 from IPython.core.error import StdinNotImplementedError
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster import ClusterError, Session
 from nbmn.cluster.area import make_area
 from nbmn.cluster.cells import CellRun
+from nbmn.debug import input_box
 from nbmn.debug.prompt import Prompt
+from nbmn.front_end import front_end
+from nbmn.magics.arguments import parse
 from nbmn.magics.context import ContextMagics
 
 
@@ -26,13 +29,13 @@ class DebugMagics(ContextMagics):
     def mn_debug(self, line: str) -> None:
         """Open a debugger (ipdb) where a rank's last exception was raised."""
         session = self.context.require_session()
-        rank = self.context.choose_rank(parse_argstring(self.mn_debug, line).rank)
+        rank = self.context.choose_rank(parse(self.mn_debug, line).rank)
         with session.idle([rank]):
             name = session.new_run(self.context.label)
-        area = make_area(self.shell)
+        area = make_area()
         with prompt(session, rank, name) as console:
             run = session.submit("", [rank], self.context.label, area, run=name, post_mortem=True)
-            run.wait(console.hold)
+            run.wait(meanwhile=console.hold)
 
 
 class _Console(Prompt):
@@ -52,7 +55,8 @@ class _Console(Prompt):
 @contextlib.contextmanager
 def prompt(session: Session, rank: int, run: str) -> Iterator[Prompt]:
     """The notebook as the console of a rank in a run that has not begun."""
-    console = _Console(session.listener, rank, run)
+    ask = input if front_end().keeps_answers else input_box.ask
+    console = _Console(session.listener, rank, run, ask)
     try:
         yield console
     finally:

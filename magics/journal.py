@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nbmn.cluster.cells import CellRun
@@ -28,6 +29,16 @@ class Pushed:
 
 
 Done = RanCell | Pushed
+
+
+def describe(journal: Sequence[Done]) -> str:
+    """How much it is, such as ``3 cells and 1 push``."""
+    cells = sum(isinstance(done, RanCell) for done in journal)
+    pushes = len(journal) - cells
+    said = [f"{cells} cell{'s' * (cells != 1)}"]
+    if pushes:
+        said.append(f"{pushes} push{'es' * (pushes > 1)}")
+    return " and ".join(said)
 
 
 class Journal:

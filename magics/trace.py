@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster.timelines import one_host, trace
 from nbmn.dashboard.lanes import lanes
 from nbmn.dashboard.timeline_page import show_timeline
+from nbmn.front_end import front_end
+from nbmn.magics.arguments import parse
 from nbmn.magics.context import ContextMagics
 from nbmn.ranks import name_ranks
 
@@ -25,9 +27,11 @@ class TraceMagics(ContextMagics):
         """Show what each rank did in its last steps, as a timeline; also while they train.
 
         Data, forward, backward, communication, waiting for others, update. A loop of your own
-        marks what it does by ``with nbmn.phase("data"):``.
+        marks what it does by ``with nbmn.phase("data"):``. An optimizer's update ends a step, and
+        so does a phase named ``update``; where there is none, each ``nbmn.report(...)`` does.
+        Without any of these the last cell is shown as a whole. Earlier cells never are.
         """
-        args = parse_argstring(self.mn_trace, line)
+        args = parse(self.mn_trace, line)
         if args.steps < 1:
             raise UsageError("%mn_trace shows at least one step")
         session = self.context.require_session()
@@ -36,5 +40,4 @@ class TraceMagics(ContextMagics):
         silent = sorted(set(ranks) - {timeline.rank for timeline in told})
         if silent:
             print(f"{name_ranks(silent)} did not answer; %mn_where tells what they are in")
-        live = getattr(self.shell, "kernel", None) is not None
-        show_timeline(lanes(told, one_host(session, ranks)), live)
+        show_timeline(lanes(told, one_host(session, ranks)), live=front_end().redraws)

@@ -6,9 +6,10 @@ import argparse
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_cell_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster.cells import CellRun
+from nbmn.magics.arguments import parse
 from nbmn.magics.cells import numbered, run_on_ranks
 from nbmn.magics.context import ContextMagics
 
@@ -28,11 +29,11 @@ class TrainMagics(ContextMagics):
 
         As a cell magic the cell runs first, on all ranks, to build the trainer.
         """
-        args = parse_argstring(self.mn_train, line)
+        args = parse(self.mn_train, line)
         if not args.trainer.isidentifier():
             raise UsageError(f"{args.trainer!r} is not a variable's name")
-        call = CALL.format(name=args.trainer)
-        if cell is not None:
-            call = f"{numbered(f'%%mn_train {line}', cell).rstrip()}\n{call}"
+        magic = "%mn_train" if cell is None else "%%mn_train"
+        code = numbered(f"{magic} {line}", cell or "").rstrip()
+        code += f"\n{CALL.format(name=args.trainer)}"
         options = argparse.Namespace(ranks=[], output=None, bg=args.bg, local=False, debug=None)
-        return run_on_ranks(self.context, call, options)
+        return run_on_ranks(self.context, code, options)

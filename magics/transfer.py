@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster.transfer import describe_pull, pull, push
+from nbmn.magics.arguments import parse
 from nbmn.magics.context import ContextMagics
 from nbmn.magics.journal import Pushed
 from nbmn.ranks import name_ranks
@@ -22,7 +23,7 @@ class TransferMagics(ContextMagics):
     @line_magic
     def mn_push(self, line: str) -> None:
         """Set variables of the notebook on the ranks, which get copies."""
-        args = parse_argstring(self.mn_push, line)
+        args = parse(self.mn_push, line)
         session = self.context.require_session()
         ranks = self.context.choose_ranks([args.ranks])
         names = [name for text in args.names for name in text.split(",") if name]
@@ -39,7 +40,7 @@ class TransferMagics(ContextMagics):
     @line_magic
     def mn_pull(self, line: str) -> None:
         """Fetch a variable: from one rank its value, from several a dict by rank."""
-        args = parse_argstring(self.mn_pull, line)
+        args = parse(self.mn_pull, line)
         if not args.name.isidentifier():
             raise UsageError(f"{args.name!r} is not a variable's name")
         session = self.context.require_session()

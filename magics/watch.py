@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
-
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster.interrupting import interrupt
 from nbmn.cluster.tables import Bundle
 from nbmn.cluster.whereabouts import where
 from nbmn.debug.stacks import fold, render_html, render_text
-from nbmn.magics.context import ContextMagics, show
+from nbmn.magics.arguments import parse
+from nbmn.magics.context import ContextMagics, Place, show
 
 
 @magics_class
@@ -23,7 +22,7 @@ class WatchMagics(ContextMagics):
     @line_magic
     def mn_where(self, line: str) -> None:
         """Show where ranks are: their stacks, equal ones once, and what they wait in."""
-        args = parse_argstring(self.mn_where, line)
+        args = parse(self.mn_where, line)
         session = self.context.require_session()
         groups = fold(where(session, self.context.choose_ranks(args.ranks)))
         show(Bundle(render_text(groups), render_html(groups)))
@@ -33,16 +32,12 @@ class WatchMagics(ContextMagics):
     @line_magic
     def mn_interrupt(self, line: str) -> None:
         """Interrupt cells in the background; once more kills ranks that do not answer."""
-        args = parse_argstring(self.mn_interrupt, line)
+        args = parse(self.mn_interrupt, line)
         session = self.context.require_session()
         ranks = self.context.choose_ranks(args.ranks)
-        display_id = uuid.uuid4().hex
-        shown: list[str] = []
+        place = Place()
 
         def countdown(text: str) -> None:
-            if text not in shown[-1:]:
-                bundle = Bundle(text, f"<div>{text}</div>")
-                show(bundle, display_id=display_id, update=bool(shown))
-                shown.append(text)
+            place.show(Bundle(text, f"<div>{text}</div>"))
 
         print(interrupt(session, ranks, countdown))

@@ -18,6 +18,10 @@ from types import CodeType, FrameType
 
 KEPT = 4096
 """Phases in the ring."""
+RUNS = 64
+"""Runs that are remembered."""
+STEP = "update"
+"""The phase that ends a step."""
 CODES = 4096
 """Functions of which it is remembered whether they are a library's."""
 
@@ -45,6 +49,16 @@ class Phase:
     """The user's line, counted from 1."""
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Something that this rank was asked to do, such as a cell; it lasts until the next."""
+
+    name: str
+    begin: float
+    traced: bool
+    """Whether its work is the user's, rather than a comparison of variables, say."""
+
+
 class Phases:
     """The ring of a process; of its main thread, others are not recorded."""
 
@@ -52,6 +66,8 @@ class Phases:
         self._main = threading.main_thread().ident
         self._ring: deque[tuple[str, float, float, str, int]] = deque(maxlen=KEPT)
         self._open: list[phase] = []
+        self._runs: deque[Run] = deque(maxlen=RUNS)
+        self._reports: deque[float] = deque(maxlen=KEPT)
         self._mark: tuple[str, float] | None = None
         self._follows = False
         # By id; the code is kept, so that its id stays its own.
@@ -62,6 +78,22 @@ class Phases:
         done = [Phase(*row) for row in list(self._ring)]
         lasting = [Phase(p.name, p.begin, None, p.file, p.line) for p in list(self._open)]
         return (*done, *lasting)
+
+    def runs(self) -> tuple[Run, ...]:
+        """The last runs, oldest first; from any thread."""
+        return tuple(self._runs)
+
+    def reports(self) -> tuple[float, ...]:
+        """When steps were reported last; from any thread."""
+        return tuple(self._reports)
+
+    def begin_run(self, name: str, traced: bool = True) -> None:
+        """A run begins; local."""
+        self._runs.append(Run(name, _now(), traced))
+
+    def report_step(self) -> None:
+        """A step was reported, which ends it where no phase does. Local."""
+        self._reports.append(_now())
 
     @contextmanager
     def trainer(self) -> Iterator[None]:
@@ -110,6 +142,9 @@ class Phases:
 
 class phase:
     """Mark what a loop does, for ``%mn_trace``; local.
+
+    A phase named ``update`` ends a step. In a loop without one each :func:`nbmn.report` does;
+    where there is neither, ``%mn_trace`` shows the last cell as a whole.
 
     Parameters
     ----------

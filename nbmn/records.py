@@ -147,16 +147,30 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks of a communicator."""
+
+    link: str
+    """Names it, as :attr:`Span.link`."""
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """What a rank did in its last steps: the answer to the question for it."""
 
     rank: int
     run: str
+    """The one that is told of: the last in which it did something."""
     time: float
     clock: float
     """``time.monotonic()`` of the rank's host at ``time``."""
     spans: tuple[Span, ...]
     """By begin."""
+    steps: int = 0
+    """How many steps these are; 0 where the run marks none, and is told as a whole."""
+    groups: tuple[Group, ...] = ()
+    """Communicators of these spans, as far as they are still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +216,7 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(RunStarted, Step, RunEnded, Heartbeat, Stack, Said, Timeline, GpuSample),
-        *(Wait, Frame, Span),
+        *(Wait, Frame, Span, Group),
     )
 }
 # Not dataclasses.astuple: it copies deeply, ten times slower, and ranks encode every step.

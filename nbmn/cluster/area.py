@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from IPython.display import display, publish_display_data
 
 from nbmn.cluster.output import LIVE_LINES, Group, RankOutput, group, render_html, render_text
+from nbmn.front_end import front_end
 from nbmn.ranks import name_ranks
 
 PERIOD = 0.2
@@ -114,6 +115,6 @@ def _caption(text: str) -> None:
     publish_display_data(bundle)
 
 
-def make_area(shell: Any) -> Area:
-    """The area for this shell: in place in a notebook, at the end in a terminal."""
-    return NotebookArea() if getattr(shell, "kernel", None) is not None else TerminalArea()
+def make_area() -> Area:
+    """The area for the cell that runs now: in place in a notebook, at the end in a terminal."""
+    return NotebookArea() if front_end().redraws else TerminalArea()

@@ -36,12 +36,16 @@ TICK = 0.1
 """Seconds between two looks at ranks that run; an answer is seen at once."""
 INTERRUPT_PATIENCE = 5.0
 """Seconds the ranks have to answer an interrupt."""
+HINT = 1.0
+"""Seconds after which it is said that they have not."""
 COUNTDOWN = 3.0
 """Seconds between the second press of the stop button and the end of ranks that do not answer."""
 DEATH_PATIENCE = 10.0
 """Seconds that killed ranks have to end."""
 FREE_AGAIN = 2.0
 """Seconds after which a rank that was freed from a wait, and still waits, is freed again."""
+PRESS_MEMORY = 30.0
+"""Seconds in which a second press follows the first; later it is a first one again."""
 OUTPUT_PATIENCE = 2.0
 """Seconds to wait for the last output after a rank's reply."""
 
@@ -94,8 +98,8 @@ class CellRun:
         """Why ranks had to be freed; the first, since others follow from it."""
         self._freed: dict[int, float] = {}
         """When, by rank."""
-        self._told: frozenset[int] = frozenset()
-        """Ranks that the person has interrupted."""
+        self._told: dict[int, float] = {}
+        """When the person has last interrupted them, by rank."""
         self._awaited = False
         self._notice = ""
         """Something about the cell as a whole, shown while it runs."""
@@ -147,8 +151,15 @@ class CellRun:
             [rank for rank in self._calls if rank not in self._replies] if not self.done() else []
         )
 
-    def wait(self, meanwhile: Callable[[CellRun], None] | None = None) -> None:
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        meanwhile: Callable[[CellRun], None] | None = None,
+    ) -> None:
         """Wait until every rank has ended; first do what is to be done ``meanwhile``.
+
+        After ``timeout`` seconds it returns all the same, and :meth:`done` tells.
 
         Ctrl-C (Jupyter's stop button) interrupts the ranks. A second one kills those that
         have not answered by then, after a countdown; a third one stops that.
@@ -168,16 +179,23 @@ class CellRun:
         try:
             if meanwhile is not None:
                 meanwhile(self)
-            self._ended.wait()
+            ended = self._ended.wait(timeout)
         except KeyboardInterrupt:
             self.stop()
-        self.raise_failure()
+        if ended:
+            self.raise_failure()
 
     def stop(self) -> NoReturn:
         """Interrupt the ranks, give them time to answer, and raise what :meth:`wait` does then."""
         self.interrupt()
         try:
-            stopped = self._ended.wait(INTERRUPT_PATIENCE)
+            stopped = self._ended.wait(HINT)
+            if not stopped:
+                self._show_countdown(
+                    f"{name_ranks(self.late())} {'has' if len(self.late()) == 1 else 'have'} not "
+                    "answered the interrupt yet; stop once more to kill what does not answer"
+                )
+                stopped = self._ended.wait(INTERRUPT_PATIENCE - HINT)
         except KeyboardInterrupt:
             self.kill_late(self._show_countdown)
             stopped = True
@@ -186,9 +204,14 @@ class CellRun:
         raise RanksInterrupted(self.ranks, self.running()) from None
 
     def late(self, ranks: Iterable[int] | None = None) -> list[int]:
-        """Of these ranks (of all), those that were interrupted and still run."""
-        chosen = set(self.ranks if ranks is None else ranks)
-        return [rank for rank in self.running() if rank in self._told & chosen]
+        """Of these ranks (of all), those that were interrupted a moment ago and still run.
+
+        Not those of long ago: the user's code may have caught the KeyboardInterrupt.
+        """
+        since = time.monotonic() - PRESS_MEMORY
+        chosen = self.ranks if ranks is None else ranks
+        told = {rank for rank in chosen if self._told.get(rank, -math.inf) > since}
+        return [rank for rank in self.running() if rank in told]
 
     def unanswered(self, ranks: Iterable[int] | None = None) -> str:
         """Say which ranks did not answer an interrupt, and where they are."""
@@ -208,8 +231,9 @@ class CellRun:
             They were killed; or a Ctrl-C stopped the countdown.
         """
         until = time.monotonic() + COUNTDOWN
+        late = self.late(ranks)
         try:
-            while late := self.late(ranks):
+            while late := [rank for rank in late if rank in self.running()]:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
@@ -252,7 +276,7 @@ class CellRun:
             return
         self._interrupted = True
         chosen = set(self.ranks if ranks is None else ranks)
-        self._told |= chosen
+        self._told.update(dict.fromkeys(chosen, time.monotonic()))
         mine = [rank for rank in self.running() if rank in chosen]
         self._session.listener.interrupt(mine, self.request.run)
         self._wake.set()

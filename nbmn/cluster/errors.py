@@ -87,6 +87,9 @@ class RanksFailed(ClusterError):
                 if len(self.failures) > 1:
                     lines.append(f"\n{name_ranks(failure.ranks)}:")
                 lines.append(failure.error.traceback.rstrip("\n"))
+        raised = [f.ranks[0] for f in self.failures if f.error.traceback]
+        if raised:
+            lines.append(f"\n%mn_debug {raised[0]} opens a debugger there")
         return lines
 
 

@@ -24,6 +24,7 @@ from nbmn.cluster.listener import Listener
 from nbmn.cluster.memory import Memory
 from nbmn.cluster.processes import Watch, processes_of, shut_down, uninterrupted
 from nbmn.cluster.watching import Answer, compare_iterations, iterations_in, look, to_come
+from nbmn.debug.crashes import LastWords
 from nbmn.debug.diagnosis import Diagnosis, deadlock, delay
 from nbmn.debug.probe import Stacks, is_here
 from nbmn.debug.states import RankState
@@ -58,6 +59,9 @@ class Session:
         self._memory = Memory()
         self.stacks = Stacks()
         """Of ranks on this host that cannot answer."""
+        self._last_words = LastWords(self.ranks)
+        self._sent: dict[int, str] = {}
+        """The run that each rank was sent last."""
         self._killed: tuple[int, ...] = ()
         self._runs = itertools.count(1)
         self._renewals = itertools.count(1)
@@ -174,6 +178,7 @@ class Session:
         """Send a cell whose turn has come."""
         with self._turn:
             self._renew_if_stale()
+            self._sent.update(dict.fromkeys(ranks, request.run))
             return self.call(ranks, run_cell, request)
 
     def cell_ended(self, run: CellRun) -> None:
@@ -264,11 +269,18 @@ class Session:
                 "mpiexec ended the other ranks"
             )
         else:
-            lines = {rank: heard.beat.where for rank, heard in self.listener.beats.items()}
+            lines = {info.rank: self._last_line(info.rank) for info in self.ranks}
             why = cause(logs, self.ranks, watch.left, code, lines, self._memory.ran_out())
         starts = f"%mn_restart starts {self.size} new rank{'s' * (self.size > 1)}"
         lost = "variables on the ranks are lost; --replay runs again what had succeeded"
         return f"{why}. {starts} ({lost})"
+
+    def _last_line(self, rank: int) -> str:
+        """The user's line at which a rank was when it ended, as far as that is known."""
+        heard = self.listener.beats.get(rank)
+        # What was heard last may be of an earlier cell.
+        known = heard is not None and heard.beat.run == self._sent.get(rank)
+        return self._last_words.line(rank) or (heard.beat.where if known else "")
 
     def require_alive(self) -> None:
         """Raise unless the ranks can take a cell.
@@ -295,3 +307,4 @@ class Session:
         self._client.close()
         shut_down(self._cluster, processes)
         self.listener.close()
+        self._last_words.close()

@@ -102,7 +102,8 @@ def doing(last: Heard | None, run: str | None, now: float) -> str:
         return f"waits in {beat.operation}{place} for {beat.seconds + age:.1f} s"
     if beat.state == "debugging":
         return f"is at a debugger's prompt, at {beat.where}, for {beat.seconds + age:.1f} s"
-    return f"{cell} for {beat.seconds + age:.1f} s"
+    place = f", now at {beat.where}" if beat.where else ""
+    return f"{cell} for {beat.seconds + age:.1f} s{place}"
 
 
 def table(

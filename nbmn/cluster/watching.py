@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from nbmn.debug import probe
 from nbmn.debug.diagnosis import Diagnosis, fewer
 from nbmn.debug.states import Heard, RankState, ended, in_cell, outside
-from nbmn.debug.waits import need
+from nbmn.debug.waits import is_message, need
 from nbmn.messages import CellError, RankInfo
 
 
@@ -86,7 +86,7 @@ def look(
             continue
         error = answer.error
         name, where = (error.name, error.where) if error is not None else ("", "")
-        states[rank] = ended(rank, run, name, where, answer.time, heard)
+        states[rank] = ended(rank, run, name, where, answer.time, heard, now)
     return states
 
 
@@ -112,6 +112,8 @@ def compare_iterations(
     calls = [(state.operation, state.where) for state in found.waiting]
     operation, line = max(calls, key=calls.count)
     there = [s for s in found.waiting if (s.operation, s.where) == (operation, line)]
+    if is_message(there[0]):
+        return found  # the other end makes another call
     absent = frozenset().union(*(need(state, states).ranks for state in there))
     often = _calls_at(ranks, line, since, operation)
     said = fewer(sorted(absent), sorted(s.rank for s in there), often, f"{operation} at {line}")

@@ -22,7 +22,8 @@ def where(session: Session, ranks: Sequence[int]) -> list[Place]:
     """Where ranks are at this moment; also while they run a cell, and if they are stuck.
 
     A rank whose interpreter is held by native code cannot answer. If it is on this
-    host, it is made to write its stack, by a signal; a sleep in that code may end early.
+    host, it is made to write its stack by a signal, unless that would cut short the system call
+    it is in.
     """
     listener = session.listener
     listener.ask_where(ranks)

@@ -1,6 +1,7 @@
 """Ranks talk: one public :class:`Communicator` over a backend.
 
 Bottom up: :mod:`~nbmn.communicators.waiting` (the one way to wait),
+:mod:`~nbmn.communicators.meetings` (words that ranks of one host show each other),
 :mod:`~nbmn.communicators.ledger` (what was begun on an MPI communicator),
 :mod:`~nbmn.communicators.link` (a hold on one, which outlives it),
 :mod:`~nbmn.communicators.rounds` (how all ranks bring to an end what they were in),

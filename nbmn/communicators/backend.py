@@ -15,7 +15,7 @@ import numpy as np
 
 from nbmn.communicators import transport
 from nbmn.communicators.link import Link
-from nbmn.communicators.parameters import Table, pack, plan_packing, unpack_means
+from nbmn.communicators.parameters import Packing, Table, pack, plan_packing, unpack_means
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,18 @@ class HostBackend:
 
     def prepare(self, request: MeanRequest) -> MeanRequest:
         """See :class:`Backend`; packing waits until the ranks agree."""
-        plan_packing(request.table, summed=True, wire=request.wire)
+        self.packings(request)
         return request
+
+    def packings(self, request: MeanRequest) -> tuple[Packing, ...]:
+        """Return how gradients are packed; local."""
+        return plan_packing(request.table, summed=True, wire=request.wire)
 
     def mean(self, prepared: MeanRequest) -> list[np.ndarray | None]:
         """See :class:`Backend`."""
         request = prepared
         means: list[np.ndarray | None] = [None] * len(request.table)
-        for packing in plan_packing(request.table, summed=True, wire=request.wire):
+        for packing in self.packings(request):
             buffer = self.buffer(packing.dtype, packing.size)
             pack(buffer, packing, request.arrays, request.wire)
             self.sum(buffer)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nbmn.communicators.meetings import Meeting
 from nbmn.communicators.runtime import mpi
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Kind(IntEnum):
     ALLTOALL = 11
     ALLTOALLV = 12
     REDUCE_SCATTER = 13
+    MEETING = 14
+    """Not of MPI, but begun and ended like one: see :mod:`~nbmn.communicators.meetings`."""
 
 
 class Signature(NamedTuple):
@@ -111,6 +114,9 @@ class Calls:
 
     def Ibarrier(self) -> Any:
         return self._ledger.begin(_BARRIER, self._comm.Ibarrier, ())
+
+    def Imeet(self, word: int) -> Any:
+        return self._ledger.begin(_MEETING, Meeting, (self._ledger.meetings, word))
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: Any = None) -> Any:
         args = (sendbuf, recvbuf, op or mpi().SUM)
@@ -202,6 +208,7 @@ class Calls:
 
 
 _BARRIER = Signature(Kind.BARRIER)
+_MEETING = Signature(Kind.MEETING)
 
 
 def _known(kind: Kind, dtype: int) -> Kind:

@@ -13,6 +13,8 @@ def join_with_dummies(ledger: Ledger, call: Signature) -> Operation:
     kind, calls = call.kind, ledger.calls
     if kind == Kind.BARRIER:
         return calls.Ibarrier()
+    if kind == Kind.MEETING:
+        return calls.Imeet(0)
     dtype = element(call.dtype)
 
     def buffer(count: int) -> np.ndarray:

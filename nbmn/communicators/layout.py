@@ -20,7 +20,7 @@ SMALL = 32 * 1024
 UNEVEN = 0.05
 """By how much of itself a shard may be larger, if then no gradient is cut."""
 
-PIECE = 1024 * 1024
+PIECE = 512 * 1024
 """Bytes averaged at a time: what was read is still in the cache when it is written."""
 
 
@@ -62,6 +62,8 @@ class Layout:
     small: tuple[Place, ...]
     large: tuple[Place, ...]
     shards: tuple[tuple[Piece, ...], ...]
+    cuts: tuple[int, ...]
+    """Where shards begin, in bytes, and the last one ends."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -91,6 +93,7 @@ def plan_layout(table: Table, shards: int) -> Layout | None:
         tuple(small),
         tuple(large),
         tuple(tuple(_pieces(regions, begin, end)) for begin, end in pairwise(cuts)),
+        tuple(cuts),
     )
 
 

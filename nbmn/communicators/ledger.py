@@ -16,6 +16,8 @@ from nbmn.communicators.calls import Calls, Signature
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from nbmn.communicators.meetings import Meetings
+
 HISTORY = 1024
 """Collectives remembered; ranks further apart than this cannot catch up."""
 
@@ -66,6 +68,10 @@ class Ledger:
         self.history: deque[Past] = deque(maxlen=HISTORY)
         self.sent = [0] * self.size
         self.received = [0] * self.size
+        self.meetings: Meetings | None = None
+        """In memory that all ranks share; None where they have none."""
+        self.meets = False
+        """All ranks can meet there."""
         self.traffic = 0
         self.steps = 0
         self.code = 0
@@ -158,6 +164,15 @@ class Ledger:
         self.recorded = 0
         self.sent = [0] * self.size
         self.received = [0] * self.size
+        if self.meetings is not None:
+            self.meetings.reset()
+
+    def retire(self) -> None:
+        """Give back what belongs to the communicator, when nothing is under way on it."""
+        if self.meetings is not None:
+            self.meetings.close()
+            self.meetings = None
+        self.meets = False
 
 
 def _mix(digest: int, signature: Signature) -> int:

@@ -23,6 +23,7 @@ from nbmn.communicators.parameters import (
     named,
     pack,
     plan_packing,
+    read_grads,
     uninitialized_somewhere,
     union,
     unpack_data,
@@ -106,17 +107,20 @@ class Gradients:
 
     def size(self) -> tuple[int, np.dtype | None]:
         """Return their bytes, and the dtype of the first."""
-        given = [array for array in self.arrays if array is not None]
-        return sum(array.nbytes for array in given), given[0].dtype if given else None
+        nbytes, dtype = 0, None
+        for array in self.arrays:
+            if array is not None:
+                nbytes += array.nbytes
+                dtype = dtype or array.dtype
+        return nbytes, dtype
 
 
 def collect(model: Model, zero_fill: bool) -> Gradients:
     """Take down the gradients of a model; local."""
     try:
         params = named(model)
-        # A parameter that is not initialised may refuse to be asked.
-        arrays = [None if param.array is None else param.grad for _, param in params]
-        return describe(params, arrays, zero_fill)
+        arrays, table = read_grads(params, zero_fill)
+        return Gradients(params, table, arrays)
     except (AttributeError, TypeError) as error:
         return Gradients(error=error)
 
@@ -152,8 +156,9 @@ def average(link: Link, backend: Backend, gradients: Gradients, terms: Terms) ->
     prepared = agree_to_average(link, backend, gradients, terms)
     if prepared is None:
         return Averaged.STALE
-    for (_, param), mean in zip(gradients.params, backend.mean(prepared), strict=True):
-        if mean is not None and mean is not param.grad:
+    means = backend.mean(prepared)
+    for (_, param), array, mean in zip(gradients.params, gradients.arrays, means, strict=True):
+        if mean is not None and mean is not array:
             param.grad = beside(param, mean)
     return Averaged.DONE
 

@@ -15,12 +15,14 @@ from nbmn.communicators.shared_memory import (
     SharedMemoryError,
     open_segment,
 )
+from nbmn.communicators.slots import SLOT, Slots
 
 # A board is what a rank tells its neighbours before each averaging: int64 at these places.
 _READY, _FRESH, _SERIAL, _FD, _NBYTES = range(5)
 _SERIALS = slice(8, 8 + MOST_SEGMENTS)
 """Of all its segments; others can be unmapped."""
 BOARD = 4096
+_ALL = BOARD + 2 * SLOT
 
 
 class Neighbours:
@@ -32,7 +34,8 @@ class Neighbours:
         self.own = own
         self._pids = pids
         self._board = board  # keeps its file open for the others
-        self._boards = [memory.view(np.int64) for memory in boards]
+        self._boards = [memory[:BOARD].view(np.int64) for memory in boards]
+        self.slots = Slots(own, [memory[BOARD:] for memory in boards])
         self._windows: list[dict[int, np.ndarray]] = [{} for _ in pids]
 
     def publish(self, segment: Segment, segments: Sequence[Segment]) -> None:
@@ -86,8 +89,8 @@ def meet(link: Link, ranks: Sequence[int]) -> tuple[Neighbours | None, str | Non
     """
     board, problem = None, None
     try:
-        board = Segment(0, BOARD)
-        board.bytes.view(np.int64)[0] = link.rank + 1
+        board = Segment(0, _ALL)
+        board.bytes[:BOARD].view(np.int64)[0] = link.rank + 1
     except (SharedMemoryError, OSError) as error:
         problem = str(error)
     told = objects.allgather(link, (os.getpid(), None if board is None else board.fd, problem))
@@ -98,8 +101,8 @@ def meet(link: Link, ranks: Sequence[int]) -> tuple[Neighbours | None, str | Non
     try:
         for rank in ranks:
             pid, fd, _ = told[rank]
-            memory = board.bytes if rank == link.rank else open_segment(pid, fd, BOARD)
-            if memory.view(np.int64)[0] != rank + 1:
+            memory = board.bytes if rank == link.rank else open_segment(pid, fd, _ALL)
+            if memory[:BOARD].view(np.int64)[0] != rank + 1:
                 raise SharedMemoryError(f"process {pid} is not rank {rank}")
             boards.append(memory)
     except (SharedMemoryError, OSError, ValueError) as error:

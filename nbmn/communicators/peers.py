@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from nbmn.communicators.recorder import Recorder
 from nbmn.communicators.recordings import Entry, is_alive, read_recorder
-from nbmn.communicators.rounds import tell
+from nbmn.communicators.rounds import run, tell
 from nbmn.communicators.topology import host_identity
-from nbmn.communicators.waiting import wait
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -85,13 +84,7 @@ def introduce(control: MPI.Comm, recorder: Recorder) -> Peers:
     """Tell the ranks where each records; collective over ``control``."""
     here = host_identity()
     path = None if recorder.path is None else str(recorder.path)
-    steps = tell(control, (here, path))
-    while True:
-        try:
-            wait(next(steps))
-        except StopIteration as stop:
-            told = stop.value
-            break
+    told = run(tell(control, (here, path)))
     return Peers(recorder, tuple(path if host == here else None for host, path in told))
 
 

@@ -114,7 +114,8 @@ def _path_of(source: int | str | os.PathLike[str]) -> Path:
     if not isinstance(source, int):
         return Path(source)
     for folder in _folders():
-        for path in folder.glob(f"{_PREFIX}-*-{source}-*"):
+        path = folder / _name(source)
+        if path.exists():
             return path
     raise FileNotFoundError(f"process {source} records nothing on this host")
 
@@ -173,10 +174,12 @@ _DTYPES = {np.dtype(char).num: np.dtype(char).name for char in "?bhilqBHILQefdgF
 
 def own_path(folder: str | os.PathLike[str] | None = None) -> Path:
     """Return where this process records."""
-    pid = os.getpid()
-    return (Path(folder) if folder else _folders()[0]) / (
-        f"{_PREFIX}-{_namespace()}-{pid}-{_start_time(pid) or 0}"
-    )
+    return (Path(folder) if folder else _folders()[0]) / _name(os.getpid())
+
+
+def _name(pid: int) -> str:
+    # Where containers share a folder, or ids are used again, another's is not mistaken for it.
+    return f"{_PREFIX}-{_namespace()}-{pid}-{_start_time(pid) or 0}"
 
 
 def make_file(path: Path) -> mmap.mmap:

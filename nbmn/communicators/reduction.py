@@ -1,4 +1,8 @@
-"""Averages a piece of memory over ranks: NumPy on arrays that lie in the cache."""
+"""Averages a piece of memory over ranks: NumPy on arrays that lie in the cache.
+
+All ways to average on a host add in rank order and in the same dtype, so that which of them is
+taken changes no bit of the means.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,47 @@ import numpy as np
 from nbmn.communicators.arrays import summing_dtype
 
 
-def add(target: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of all in the dtype for sums: ``target`` itself, or a new array."""
-    wide = summing_dtype(target.dtype)
-    total = target if wide == target.dtype else target.astype(wide)
-    for other in others:
+def add(parts: Sequence[np.ndarray], total: np.ndarray) -> None:
+    """Write the sum into ``total``, of the dtype for sums; it may be one of the first two."""
+    first, *others = parts
+    if not others:
+        if total is not first:
+            np.copyto(total, first)
+        return
+    np.add(first, others[0], out=total, dtype=total.dtype)
+    for other in others[1:]:
         np.add(total, other, out=total)
-    return total
+
+
+def add_up(parts: Sequence[np.ndarray], own: int, target: np.ndarray) -> np.ndarray:
+    """Return the sum of all in the dtype for sums: in ``target``, or a new array.
+
+    ``target`` is ``parts[own]`` itself, or apart from all of them.
+    """
+    wide = summing_dtype(target.dtype)
+    if wide != target.dtype:
+        total = np.empty(target.shape, wide)
+        add(parts, total)
+        return total
+    if own > 1 and target is parts[own]:
+        before = np.empty_like(target)
+        add(parts[:own], before)
+        parts = [before, *parts[own:]]
+    add(parts, target)
+    return target
+
+
+def division(dtype: np.dtype, count: int) -> tuple[np.ufunc, np.generic]:
+    """Return by which operation with which number values of ``dtype`` are divided."""
+    if count > 0 and count & (count - 1) == 0:
+        return np.multiply, dtype.type(1 / count)  # exact, and cheaper
+    return np.divide, dtype.type(count)
 
 
 def divide(total: np.ndarray, count: int) -> None:
     """Divide in place."""
-    if count > 0 and count & (count - 1) == 0:
-        # Exact, and cheaper than a division.
-        np.multiply(total, total.dtype.type(1 / count), out=total)
-    else:
-        np.divide(total, total.dtype.type(count), out=total)
+    operation, number = division(total.dtype, count)
+    operation(total, number, out=total)
 
 
 def spread(total: np.ndarray, targets: Sequence[np.ndarray]) -> None:

@@ -29,6 +29,7 @@ from nbmn.communicators.renewal import (
     outstanding,
 )
 from nbmn.communicators.runtime import mpi
+from nbmn.communicators.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -95,7 +96,9 @@ class State:
 
     def release(self, uid: Uid) -> None:
         """Free a communicator on which nothing is under way."""
-        self.ledgers.pop(uid).comm.Free()
+        ledger = self.ledgers.pop(uid)
+        ledger.retire()
+        ledger.comm.Free()
 
     def abandon(self, uid: Uid) -> None:
         """Keep what never ends, for ever: MPI may still write to its buffers."""
@@ -177,6 +180,15 @@ def tell(control: MPI.Comm, what: Any) -> Generator[Callable[[], bool], None, li
     counts = (lengths.tolist(), [0, *ends[:-1].tolist()])
     yield control.Iallgatherv(mine, [everything, counts, MPI.BYTE]).Test
     return [pickle.loads(part) for part in np.split(everything, ends[:-1])]
+
+
+def run(steps: Steps) -> Any:
+    """Go through steps that nothing may interrupt half way; returns what they return."""
+    while True:
+        try:
+            wait(next(steps))
+        except StopIteration as stop:
+            return stop.value
 
 
 def _cancel_receives(ledger: Ledger) -> Steps:
@@ -283,7 +295,7 @@ def _carry_out(state: State, plan: Plan, fresh: dict[Uid, MPI.Comm], abandoned: 
     for uid in plan.free:
         if uid in state.ledgers:
             if uid in abandoned:
-                del state.ledgers[uid]
+                state.ledgers.pop(uid).retire()
             else:
                 state.release(uid)
     for uid in plan.drain:

@@ -18,25 +18,39 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
 from nbmn.communicators import transport
-from nbmn.communicators.arrays import to_host
+from nbmn.communicators.agreement import Vote
 from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.calibration import Calibration
-from nbmn.communicators.layout import Layout, Piece, Place, plan_layout
+from nbmn.communicators.contribution import Contribution, contribute
+from nbmn.communicators.layout import Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
 from nbmn.communicators.neighbours import Neighbours, meet
-from nbmn.communicators.parameters import rounded
-from nbmn.communicators.reduction import add, divide, spread
+from nbmn.communicators.parameters import Packing, check_wire, plan_packing
+from nbmn.communicators.reduction import add_up, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
+from nbmn.communicators.slots import fits
 
 
 class _Way(IntEnum):
-    WINDOWS = 0
-    MESSAGES = 1
+    SLOTS = 0
+    WINDOWS = 1
+    MESSAGES = 2
+
+
+_SMALL = (_Way.SLOTS, _Way.WINDOWS)
+_LARGE = (_Way.WINDOWS, _Way.MESSAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """This rank's gradients are in its slot."""
+
+    request: MeanRequest
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +62,7 @@ class _Prepared:
     neighbours: Neighbours
     segment: Segment | None
     """None if there is no memory for it."""
-    large: Sequence[np.ndarray]
-    """The large gradients, flat: as they are, if they are averaged in place, or in the window."""
-    in_place: frozenset[int]
-    """Which of the large ones are averaged in place."""
+    large: Contribution | None
 
 
 class SharedMemoryBackend(HostBackend):
@@ -69,8 +80,7 @@ class SharedMemoryBackend(HostBackend):
         With several hosts: the ranks with this rank's place on their hosts; None on ranks whose
         place is not below ``shards``.
     calibrate
-        Try messages as well in the first averagings of each size, and take what is faster.
-        Then the last bits of means of more than two ranks can differ from run to run.
+        Try other ways in the first averagings of each size, and take what is faster.
     """
 
     def __init__(
@@ -89,7 +99,7 @@ class SharedMemoryBackend(HostBackend):
         self._several_hosts = len(self._on_host) < link.size
         self._between = between
         self._calibrate = calibrate
-        self._calibration = Calibration(len(_Way))
+        self._calibration = Calibration()
         self._spent = 0.0
         self._pool = Pool()
         self._neighbours: Neighbours | None = None
@@ -97,20 +107,42 @@ class SharedMemoryBackend(HostBackend):
         self.refusal: str | None = None
         """Why gradients go by messages instead, or None."""
 
-    def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared:
+    def sum(self, values: np.ndarray) -> None:
         """See :class:`Backend`."""
-        began = time.perf_counter()
-        super().prepare(request)
-        near = self._neighbours
+        if self._several_hosts:
+            super().sum(values)
+        else:
+            transport.sum_in_order(self._link, values)
+
+    def packings(self, request: MeanRequest) -> tuple[Packing, ...]:
+        """See :class:`HostBackend`; not in the dtype of the wire, as sums in windows."""
+        if self._several_hosts:
+            return super().packings(request)
+        return plan_packing(request.table, summed=True)
+
+    def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared | _Put:
+        """See :class:`Backend`."""
         layout = plan_layout(request.table, self._shards)
-        current = self._met == self._link.generation and not self._link.dirty
-        if layout is None or near is None or not current or self._way(layout) == _Way.MESSAGES:
+        if layout is None:
+            return super().prepare(request)
+        check_wire(request.wire)
+        near, link = self._neighbours, self._link
+        if near is None or self._met != link.generation or link.broken is not None:
             return request
-        prepared = self._publish(request, layout, near)
+        began = time.perf_counter()
+        way = self._way(request, layout)
+        if way == _Way.MESSAGES:
+            return request
+        prepared: _Prepared | _Put
+        if way == _Way.SLOTS:
+            near.slots.put(request)
+            prepared = _Put(request, layout)
+        else:
+            prepared = self._publish(request, layout, near)
         self._spent = time.perf_counter() - began
         return prepared
 
-    def mean(self, prepared: MeanRequest | _Prepared) -> list[np.ndarray | None]:
+    def mean(self, prepared: MeanRequest | _Prepared | _Put) -> list[np.ndarray | None]:
         """See :class:`Backend`."""
         try:
             return self._mean(prepared)
@@ -119,8 +151,19 @@ class SharedMemoryBackend(HostBackend):
             self._link.fail(error)
             raise
 
-    def _mean(self, prepared: MeanRequest | _Prepared) -> list[np.ndarray | None]:
-        request = prepared if isinstance(prepared, MeanRequest) else prepared.request
+    def _mean(self, prepared: MeanRequest | _Prepared | _Put) -> list[np.ndarray | None]:
+        if isinstance(prepared, MeanRequest):
+            return self._mean_of(prepared)
+        began = time.perf_counter()
+        if isinstance(prepared, _Put):
+            means = self._mean_in_slots(prepared)
+        else:
+            means = self._mean_in_windows(prepared)
+        self._tell(prepared.request, prepared.layout, began)
+        return means
+
+    def _mean_of(self, request: MeanRequest) -> list[np.ndarray | None]:
+        """Average what could not be prepared, or need not be."""
         layout = plan_layout(request.table, self._shards)
         if layout is None or self._link.size == 1:
             return super().mean(request)
@@ -130,16 +173,25 @@ class SharedMemoryBackend(HostBackend):
         if near is None:
             return super().mean(request)
         began = time.perf_counter()
-        if self._way(layout) == _Way.MESSAGES:
+        way = self._way(request, layout)
+        if way == _Way.MESSAGES:
             means = super().mean(request)
+        elif way == _Way.SLOTS:
+            near.slots.put(request)
+            transport.barrier(self._link)
+            means = self._mean_in_slots(_Put(request, layout))
         else:
-            if isinstance(prepared, MeanRequest):
-                prepared = self._publish(request, layout, near)
-                transport.barrier(self._link)
+            prepared = self._publish(request, layout, near)
+            transport.barrier(self._link)
             means = self._mean_in_windows(prepared)
-        if self._calibrate and not self._calibration.settled(layout.nbytes):
-            self._tell(layout, time.perf_counter() - began)
+        self._tell(request, layout, began)
         return means
+
+    def _mean_in_slots(self, put: _Put) -> list[np.ndarray | None]:
+        near = self._neighbours
+        assert near is not None
+        self._link.ledger.traffic += put.layout.nbytes  # for the recorder
+        return near.slots.mean(put.request)
 
     def _mean_in_windows(self, prepared: _Prepared) -> list[np.ndarray | None]:
         near = prepared.neighbours
@@ -153,17 +205,27 @@ class SharedMemoryBackend(HostBackend):
         prepared.segment.used = True
         return self._results(prepared)
 
-    def _way(self, layout: Layout) -> int:
-        return self._calibration.way(layout.nbytes) if self._calibrate else _Way.WINDOWS
+    def _ways(self, request: MeanRequest) -> tuple[int, ...]:
+        return _SMALL if not self._several_hosts and fits(request.table) else _LARGE
 
-    def _tell(self, layout: Layout, seconds: float) -> None:
+    def _way(self, request: MeanRequest, layout: Layout) -> int:
+        ways = self._ways(request)
+        return self._calibration.way(ways, layout.nbytes) if self._calibrate else ways[0]
+
+    def _tell(self, request: MeanRequest, layout: Layout, began: float) -> None:
         """Tell how long an averaging took; collective."""
-        least = self._calibration.tell(layout.nbytes, seconds + self._spent)
+        if not self._calibrate:
+            return
+        ways, nbytes = self._ways(request), layout.nbytes
+        if self._calibration.settled(ways, nbytes):
+            return
+        seconds = time.perf_counter() - began
+        least = self._calibration.tell(ways, nbytes, seconds + self._spent)
         self._spent = 0.0
         if least is not None:
             values = np.array([1e9 * s for s in least], np.int64)
             self._link.finish(transport.start_max(self._link, values))
-            self._calibration.settle(layout.nbytes, values.tolist())
+            self._calibration.settle(ways, nbytes, values.tolist())
             self._buffers.clear()
 
     def close(self) -> None:
@@ -179,7 +241,7 @@ class SharedMemoryBackend(HostBackend):
         self._neighbours, self.refusal = meet(self._link, self._on_host)
         self._met = generation
         # An interrupt may have left the ranks at different trials.
-        self._calibration = Calibration(len(_Way))
+        self._calibration = Calibration()
         for segment in self._pool.segments:
             segment.used = False
         if self.refusal is not None and self._link.rank == 0:
@@ -196,27 +258,14 @@ class SharedMemoryBackend(HostBackend):
         except (SharedMemoryError, OSError) as error:
             near.publish_failure()
             self.refusal = f"rank {self._link.rank}: {error}"
-            return _Prepared(request, layout, near, None, (), frozenset())
-        for place in layout.small:
-            _copy_in(request, place, segment.bytes)
-        large, in_place, seen = [], [], set()
-        for number, place in enumerate(layout.large):
-            array = request.arrays[place.index]
-            usable = request.wire is None and _writable(array, place) and id(array) not in seen
-            if place.shard == self._place and usable:
-                seen.add(id(array))
-                in_place.append(number)
-                large.append(array.reshape(-1))
-            else:
-                large.append(_copy_in(request, place, segment.bytes).reshape(-1))
+            return _Prepared(request, layout, near, None, None)
+        large = contribute(request, layout, self._place, segment.bytes)
         near.publish(segment, self._pool.segments)
-        return _Prepared(request, layout, near, segment, large, frozenset(in_place))
+        return _Prepared(request, layout, near, segment, large)
 
     def _any(self, flag: bool) -> bool:
         """Say whether ``flag`` is true on any rank; collective."""
-        values = np.array([flag], np.int64)
-        self._link.finish(transport.start_max(self._link, values))
-        return bool(values[0])
+        return Vote(self._link, "windows", flag=flag).outcome().flagged
 
     def _average(self, prepared: _Prepared, windows: Sequence[np.ndarray]) -> None:
         """Average this rank's shard into all windows of the host."""
@@ -230,21 +279,24 @@ class SharedMemoryBackend(HostBackend):
         # Gaps between gradients hold anything, and are added as well.
         with np.errstate(all="ignore"):
             for piece in pieces:
-                own, others = _memory(piece, prepared, windows)
-                total = add(own, others)
+                own = prepared.neighbours.own
+                parts, target = _memory(piece, prepared, windows)
+                total = add_up(parts, own, target)
                 if self._between is not None:
                     transport.sum_in_place(self._between, total)
                 divide(total, prepared.request.total)
-                spread(total, (own, *others))
+                parts[own] = target
+                spread(total, parts)
 
     def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout
         assert segment is not None
+        assert prepared.large is not None
         lend = self._pool.may_lend
         memory = segment.lend() if lend else segment.bytes
         means: list[np.ndarray | None] = [None] * len(prepared.request.table)
         for number, place in enumerate((*layout.large, *layout.small)):
-            if number in prepared.in_place:
+            if number in prepared.large.in_place:
                 means[place.index] = prepared.request.arrays[place.index]
             else:
                 view = np.ndarray(place.shape, place.dtype, memory, place.begin)
@@ -252,34 +304,16 @@ class SharedMemoryBackend(HostBackend):
         return means
 
 
-def _writable(array: Any, place: Place) -> bool:
-    """Say whether a gradient can be averaged where it is.
-
-    Chainer lets gradients share memory (of an addition, both operands get the same
-    array) and be read-only views (of a sum): those must not be written to.
-    """
-    if type(array) is not np.ndarray or array.dtype != place.dtype:
-        return False
-    flags = array.flags
-    return flags.owndata and flags.writeable and flags.c_contiguous
-
-
-def _copy_in(request: MeanRequest, place: Place, window: np.ndarray) -> np.ndarray:
-    target = np.ndarray(place.shape, place.dtype, window, place.begin)
-    array = request.arrays[place.index]
-    if array is None:
-        target.fill(0)
-    else:
-        np.copyto(target, rounded(to_host(array), request.wire))
-    return target
-
-
 def _memory(
     piece: Piece, prepared: _Prepared, windows: Sequence[np.ndarray]
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return where a piece is on this rank, and where on the others of the host."""
-    at = [np.ndarray((piece.size,), piece.dtype, window, piece.begin) for window in windows]
-    own = at.pop(prepared.neighbours.own)
-    if piece.large is not None:
-        own = prepared.large[piece.large][piece.first : piece.first + piece.size]
-    return own, at
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return where a piece is on each rank of the host, and where this rank gets its mean."""
+    parts = [np.ndarray((piece.size,), piece.dtype, window, piece.begin) for window in windows]
+    own = prepared.neighbours.own
+    if piece.large is None:
+        return parts, parts[own]
+    assert prepared.large is not None
+    array, mean = prepared.large.arrays[piece.large], prepared.large.means[piece.large]
+    here = slice(piece.first, piece.first + piece.size)
+    parts[own] = array[here]
+    return parts, parts[own] if mean is array else mean[here]

@@ -6,7 +6,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from nbmn.communicators import objects
+from nbmn.communicators import lines, objects, transport
 from nbmn.communicators.activity import Activity
 from nbmn.communicators.creation import Nursery, members_of
 from nbmn.communicators.errors import BrokenCommunicatorError
@@ -15,7 +15,7 @@ from nbmn.communicators.link import Link, Uid, code_of
 from nbmn.communicators.peers import Peers, introduce
 from nbmn.communicators.recorder import Recorder
 from nbmn.communicators.renewal import LinkReport, by_link, in_step
-from nbmn.communicators.rounds import Result, State, Steps, renewal
+from nbmn.communicators.rounds import Result, State, Steps, renewal, run
 from nbmn.communicators.runtime import mpi
 from nbmn.communicators.waiting import wait
 
@@ -45,6 +45,7 @@ class World:
         self._step: Callable[[], bool] | None = None
         self._everyone = tuple(range(self.size))
         self._peers: Peers = introduce(control, self.recorder)
+        self._lines: lines.Lines = run(lines.introduce(control))
 
     def activity(self) -> Activity | None:
         """Return the collective this rank is in, or None; local, from any thread."""
@@ -122,12 +123,18 @@ class World:
             creation = state.nursery.begin(members)
         wait(creation.test)
         with HeldInterrupt():
-            link = Link(creation.uid, state.adopt(creation.uid), self._peers)
+            ledger = state.adopt(creation.uid)
+            ledger.meetings = meetings = self._lines.open()
+            link = Link(creation.uid, ledger, self._peers)
             self._links[link.uid] = link
         dead = [report for report in state.reports() if not report.alive]
-        said = objects.allgather(link, (note, dead))
-        self._sweep(members, [theirs for _, theirs in said])
-        return link, [theirs for theirs, _ in said]
+        said = objects.allgather(link, (note, dead, meetings and meetings.place))
+        if self._lines.connect(meetings, members, [place for _, _, place in said]):
+            # Whoever is interrupted from here on can join in the meetings of the others.
+            transport.barrier(link)
+            ledger.meets = True
+        self._sweep(members, [theirs for _, theirs, _ in said])
+        return link, [theirs for theirs, _, _ in said]
 
     def _sweep(self, members: tuple[int, ...], dead: list[list[LinkReport]]) -> None:
         """Free what nobody holds any more, when all of its ranks are here to do it alike."""

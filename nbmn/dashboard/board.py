@@ -6,14 +6,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from nbmn.compat.jupyter_reload import answer_while_busy
+from nbmn.compat.busy_kernel import answer_while_busy
 from nbmn.dashboard.encoding import MAX_CHARTS, encode_frame, encode_state
 from nbmn.dashboard.model import RunModel
 from nbmn.dashboard.snapshot import Snapshot
 from nbmn.dashboard.static_view import html, plain
+from nbmn.front_end import front_end
 from nbmn.records import Record
 
 __all__ = ["LiveBoard"]
@@ -39,6 +40,9 @@ class LiveBoard:
         Shown above the charts until a rank sends a title of its own.
     ranks : iterable of int or None
         MPI ranks that take part; all ``size`` by default.
+    where : callable or None
+        Returns HTML that says where the ranks are at this moment, for a button on the board;
+        called in a thread of the board's. Without it there is no button.
 
     Notes
     -----
@@ -47,13 +51,19 @@ class LiveBoard:
     """
 
     def __init__(
-        self, size: int, run: str, title: str = "", ranks: Iterable[int] | None = None
+        self,
+        size: int,
+        run: str,
+        title: str = "",
+        ranks: Iterable[int] | None = None,
+        where: Callable[[], str] | None = None,
     ) -> None:
         taking_part = tuple(range(size)) if ranks is None else tuple(sorted(set(ranks)))
         if not taking_part or taking_part[0] < 0 or taking_part[-1] >= size:
             raise ValueError(f"ranks must be some of 0 … {size - 1}, not {taking_part}")
         self.run = run
         self.ranks = taking_part
+        self._where = where
         self._model = RunModel(taking_part, time.time(), title=title)
         self._inbox: deque[tuple[float, list[Record]]] = deque()
         self._lock = threading.Lock()
@@ -69,15 +79,16 @@ class LiveBoard:
     def show(self) -> None:
         """Display the board in the current cell.
 
-        Outside Jupyter nothing is displayed until :meth:`finish` prints a summary.
+        In a terminal nothing is displayed until :meth:`finish` prints a summary.
         """
         if self._page is not None:
             raise RuntimeError("this board is shown already")
-        kernel = _kernel()
-        if kernel is None:
+        if not front_end().redraws:
             return
-        answer_while_busy(kernel)
-        self._page = _Page(self.snapshot())
+        from IPython import get_ipython
+
+        answer_while_busy(get_ipython().kernel)
+        self._page = _Page(self.snapshot(), self._where)
         self._thread = threading.Thread(target=self._push, name=f"board {self.run}", daemon=True)
         self._thread.start()
 
@@ -105,7 +116,7 @@ class LiveBoard:
         if self._page is not None:
             self._page.push(snapshot)
             self._page.close(snapshot)
-        elif _kernel() is None:
+        elif not front_end().redraws:
             print(plain(snapshot), file=sys.stdout, flush=True)
 
     def snapshot(self) -> Snapshot:
@@ -149,13 +160,15 @@ class LiveBoard:
 class _Page:
     """The display of a board: its widget and the static picture beside it."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, where: Callable[[], str] | None) -> None:
         from IPython.display import display
 
+        from nbmn.dashboard.asking import Asking
         from nbmn.dashboard.widget import BoardWidget, bokeh_runtime
 
         self._figures: dict[tuple[str, tuple[str, ...], str], str] = {}
-        self._widget = BoardWidget(runtime=bokeh_runtime())
+        self._widget = BoardWidget(runtime=bokeh_runtime(), answers=where is not None)
+        self._asking = None if where is None else Asking(self._widget, where)
         self.push(snapshot)
         self._handle = display(self._bundle(snapshot, live=True), raw=True, display_id=True)
 
@@ -186,6 +199,8 @@ class _Page:
         """Leave only what needs no kernel."""
         from nbmn.dashboard.widget import retire
 
+        if self._asking is not None:
+            self._asking.close()
         self._handle.update(self._bundle(snapshot, live=False), raw=True)
         # A page that was reloaded during the run still shows it.
         retire(self._widget)
@@ -196,10 +211,3 @@ class _Page:
             view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
             bundle[_WIDGET] = view
         return bundle
-
-
-def _kernel() -> Any:
-    """The kernel of this process; None where there is only a terminal."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return getattr(shell, "kernel", None)

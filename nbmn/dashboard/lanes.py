@@ -50,7 +50,7 @@ class Straggler:
     """The phase in which it takes longer than the others; empty if there is none."""
     where: str = ""
     mine: float = 0.0
-    """Seconds of that phase, for each step."""
+    """Seconds of that phase, for each step; in all, where no steps are marked."""
     theirs: float = 0.0
     """The median of the others."""
 
@@ -63,7 +63,7 @@ class Lanes:
     seconds: float
     """From the first begin to the last end."""
     steps: int
-    """Updates that each rank has made, the most of any."""
+    """That each rank has made, the most of any; 0 where none is marked."""
     bars: tuple[Bar, ...]
     shares: Mapping[int, Mapping[str, float]]
     """Seconds by rank and kind."""
@@ -85,25 +85,44 @@ def lanes(timelines: Sequence[Timeline], one_host: bool = True) -> Lanes:
     one_host
         All ranks have the same clock; otherwise their wall clocks are what they have in common.
     """
-    shifted = [_on_one_clock(timeline, one_host) for timeline in timelines]
-    spans = {timeline.rank: timeline.spans for timeline in shifted if timeline.spans}
     ranks = tuple(sorted(timeline.rank for timeline in timelines))
+    shifted = _of_one_time([_on_one_clock(timeline, one_host) for timeline in timelines])
+    spans = {timeline.rank: timeline.spans for timeline in shifted if timeline.spans}
     if not spans:
         return Lanes(ranks, 0.0, 0, (), {rank: {} for rank in ranks}, ())
     begin = min(span.begin for each in spans.values() for span in each)
     end = max(span.end or span.begin for each in spans.values() for span in each)
-    arrivals = _arrivals(spans)
+    clocks = {timeline.rank: timeline.clock for timeline in shifted}
+    meetings = _meetings(spans, _members(shifted), clocks, end)
     bars = []
     for rank, each in sorted(spans.items()):
-        pieces = [piece for span in each for piece in _split(span, arrivals, end)]
+        pieces = [piece for span in each for piece in _split(span, meetings, end)]
         flat = _flat([replace(piece, rank=rank) for piece in pieces])
         bars += [replace(bar, begin=bar.begin - begin, end=bar.end - begin) for bar in flat]
     shares = {rank: dict[str, float]() for rank in ranks}
     for bar in bars:
         shares[bar.rank][bar.kind] = shares[bar.rank].get(bar.kind, 0.0) + bar.end - bar.begin
-    steps = max(sum(span.name == "update" for span in each) for each in spans.values())
-    late = _stragglers(arrivals, bars, shares, end - begin, max(1, steps))
+    steps = max(timeline.steps for timeline in shifted if timeline.spans)
+    late = _stragglers(meetings.values(), bars, shares, end - begin, max(1, steps))
     return Lanes(ranks, end - begin, steps, tuple(bars), shares, late)
+
+
+def _of_one_time(timelines: Sequence[Timeline]) -> list[Timeline]:
+    """Without what ranks did before the last run of any began: it is of an earlier cell."""
+    began: dict[str, float] = {}
+    for each in timelines:
+        if each.spans:
+            first = each.spans[0].begin
+            began[each.run] = min(first, began.get(each.run, first))
+    last = max(began, key=began.__getitem__, default="")
+    return [
+        each
+        if each.run == last
+        else replace(
+            each, spans=tuple(s for s in each.spans if s.end is None or s.end > began[last])
+        )
+        for each in timelines
+    ]
 
 
 def _on_one_clock(timeline: Timeline, one_host: bool) -> Timeline:
@@ -119,20 +138,67 @@ def _on_one_clock(timeline: Timeline, one_host: bool) -> Timeline:
     return replace(timeline, spans=spans)
 
 
-Arrivals = Mapping[tuple[str, int], Mapping[int, float]]
-"""When each rank came to a collective, by communicator and number."""
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """A collective, as far as the ranks that are shown take part in it."""
+
+    came: Mapping[int, float]
+    """When each of them came to it."""
+    absent: tuple[int, ...]
+    """Those that never did: the others waited in vain, or still wait."""
+    until: float
+    """When the last of those that came left it, as far as is known of those that are absent."""
 
 
-def _arrivals(spans: Mapping[int, Sequence[Span]]) -> Arrivals:
-    found: defaultdict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    for rank, each in spans.items():
-        for span in each:
-            if span.link and span.number:
-                found[span.link, span.number][rank] = span.begin
+_Meetings = Mapping[tuple[str, int], _Meeting]
+"""By communicator and number."""
+
+
+def _members(timelines: Sequence[Timeline]) -> Mapping[str, set[int]]:
+    """Ranks of each communicator, of those that are shown."""
+    shown = {timeline.rank for timeline in timelines}
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for timeline in timelines:
+        for group in timeline.groups:
+            found[group.link] |= shown.intersection(group.members)
+        for span in timeline.spans:
+            found[span.link].add(timeline.rank)  # it may be gone, and told of by nobody
     return found
 
 
-def _split(span: Span, arrivals: Arrivals, now: float) -> list[Bar]:
+def _meetings(
+    spans: Mapping[int, Sequence[Span]],
+    members: Mapping[str, set[int]],
+    clocks: Mapping[int, float],
+    now: float,
+) -> _Meetings:
+    """Collectives by communicator and number; ``clocks`` are when each rank was asked."""
+    came: defaultdict[tuple[str, int], dict[int, float]] = defaultdict(dict)
+    until: defaultdict[tuple[str, int], float] = defaultdict(float)
+    reached: Counter[tuple[str, int]] = Counter()
+    for rank, each in spans.items():
+        for span in each:
+            if span.link and span.number:
+                key = span.link, span.number
+                came[key][rank] = span.begin
+                until[key] = max(until[key], now if span.end is None else span.end)
+                reached[span.link, rank] = max(reached[span.link, rank], span.number)
+    found = {}
+    for (link, number), times in came.items():
+        last = max(times.values())
+        absent = tuple(
+            rank
+            for rank in sorted(members[link])
+            # Of one that has gone further the recording begins later; one that was asked
+            # before the others came may have come after them.
+            if reached[link, rank] < number and clocks[rank] > last
+        )
+        end = min([until[link, number], *(clocks[rank] for rank in absent)])
+        found[link, number] = _Meeting(times, absent, end)
+    return found
+
+
+def _split(span: Span, meetings: _Meetings, now: float) -> list[Bar]:
     """A span as bars: of a collective, what it waits for others, and the rest."""
     end = now if span.end is None else span.end
     lasting = span.end is None
@@ -142,10 +208,10 @@ def _split(span: Span, arrivals: Arrivals, now: float) -> list[Bar]:
         return [Bar(0, span.name, span.begin, end, span.where, "", lasting)]
     size = f", {_size(span.nbytes)}" if span.nbytes else ""
     detail = f"{span.name}{f' #{span.number}' if span.number else ''}{size}"
-    if lasting:
-        return [Bar(0, WAITING, span.begin, end, span.where, detail, True)]
-    came = arrivals.get((span.link, span.number), {})
-    last = min(max(came.values(), default=span.begin), end)
+    meeting = meetings.get((span.link, span.number))
+    if lasting or (meeting and meeting.absent):
+        return [Bar(0, WAITING, span.begin, end, span.where, detail, lasting)]
+    last = min(max(meeting.came.values()), end) if meeting else span.begin
     pieces = [(WAITING, span.begin, last), (COMMUNICATION, max(last, span.begin), end)]
     return [Bar(0, kind, a, b, span.where, detail) for kind, a, b in pieces if b > a]
 
@@ -179,7 +245,7 @@ def _alike(one: Bar, other: Bar) -> bool:
 
 
 def _stragglers(
-    arrivals: Arrivals,
+    meetings: Iterable[_Meeting],
     bars: Sequence[Bar],
     shares: Mapping[int, Mapping[str, float]],
     seconds: float,
@@ -187,13 +253,17 @@ def _stragglers(
 ) -> tuple[Straggler, ...]:
     delays: Counter[int] = Counter()
     times: Counter[int] = Counter()
-    for came in arrivals.values():
-        if len(came) < 2:
-            continue
-        *_, before, last = sorted(came.values())
-        rank = max(came, key=came.__getitem__)
-        delays[rank] += last - before  # type: ignore[assignment]
-        times[rank] += 1
+    for meeting in meetings:
+        *_, last = order = sorted(meeting.came, key=meeting.came.__getitem__)
+        begin, end = meeting.came[last], meeting.until
+        if not meeting.absent and len(order) > 1:
+            begin, end = meeting.came[order[-2]], begin
+        elif len(meeting.absent) == 1:
+            (last,) = meeting.absent
+        else:
+            continue  # there is not one for which all others wait
+        delays[last] += end - begin  # type: ignore[assignment]
+        times[last] += 1
     found = []
     for rank, delay in delays.most_common():
         if seconds > 0 and delay / seconds >= LATE:

@@ -26,7 +26,7 @@ from nbmn.dashboard.snapshot import (
     RankRow,
     Snapshot,
 )
-from nbmn.dashboard.text import count, importance, kind, label, ranks_in_words
+from nbmn.dashboard.text import importance, kind, label, not_finite
 from nbmn.records import GpuSample, Heartbeat, Record, RunEnded, RunStarted, Step
 
 __all__ = ["RunModel"]
@@ -330,12 +330,12 @@ class RunModel:
 
     def _not_finite(self) -> str:
         for name, history in self._values.items():
-            rows = np.flatnonzero(history.not_finite)
-            if rows.size:
-                whose = ranks_in_words(self.ranks[row] for row in rows)
-                first = count(int(history.first_not_finite_at[rows].min()))
-                when = "at" if rows.size == 1 and history.not_finite[rows[0]] == 1 else "from"
-                return f"{whose}: {label(name)} not finite, {when} iteration {first}"
+            found = {
+                self.ranks[row]: (history.first_not_finite_at[row], history.not_finite[row])
+                for row in np.flatnonzero(history.not_finite)
+            }
+            if found:
+                return not_finite(label(name), found)
         return ""
 
     def charts(self) -> tuple[Chart, ...]:

@@ -51,7 +51,7 @@ def html(snapshot: Snapshot) -> str:
     parts = [
         f"<div><b>{title}</b> &nbsp;"
         f'<span style="color:{color}">{mark}</span> {escape(snapshot.status)} &nbsp; '
-        f'<span style="color:{_TEXT}">{escape(" · ".join(headline(snapshot)))}</span></div>'
+        f'<span style="opacity:.75">{escape(" · ".join(headline(snapshot)))}</span></div>'
     ]
     if snapshot.message:
         parts.append(f'<div style="color:{LAMPS["failed"]}">{escape(snapshot.message)}</div>')
@@ -63,6 +63,8 @@ def html(snapshot: Snapshot) -> str:
             f'<img alt="Curves of {escape(names)} per rank" style="max-width:100%"'
             f' src="data:image/svg+xml;base64,{data}">'
         )
+        # Not in the picture: no grey is as easy to read on black as on white.
+        parts.append(_key(snapshot))
     table = _table(snapshot)
     if len(snapshot.ranks) > CROWD:
         table = f"<details><summary>{_census(snapshot)}</summary>{table}</details>"
@@ -109,12 +111,7 @@ def _panel(chart: Chart, ranks: tuple[int, ...], wide: int) -> str:
         return floor - (y - bottom) / (top - bottom) * (floor - _TOP)
 
     name = "samples/s per rank" if chart.key == THROUGHPUT and len(ranks) > 1 else chart.key
-    keys = ["grey: mean"] if len(ranks) > 1 else []
-    keys += [f"dashed: {text.label(other)}" for other in chart.names[1:]]
-    parts = [
-        f'<text x="{_LEFT}" y="16" font-size="13" font-weight="600">{escape(name)}</text>',
-        f'<text x="{right}" y="16" text-anchor="end">{escape(", ".join(keys))}</text>',
-    ]
+    parts = [f'<text x="{_LEFT}" y="16" font-size="13" font-weight="600">{escape(name)}</text>']
     for tick in ticks(bottom, top):
         y = float(up(np.float64(tick)))
         parts.append(
@@ -157,6 +154,15 @@ def _panel(chart: Chart, ranks: tuple[int, ...], wide: int) -> str:
         parts.append(f'<path d="{path}" {style} stroke-dasharray="{6 * _FINE} {4 * _FINE}"/>')
     parts.append("</g>")
     return "".join(parts)
+
+
+def _key(snapshot: Snapshot) -> str:
+    """What the curves are that belong to no rank."""
+    keys = ["grey: mean of the ranks"] if len(snapshot.ranks) > 1 else []
+    dashed = [text.label(n) for chart in snapshot.charts[:MAX_CHARTS] for n in chart.names[1:]]
+    if dashed:
+        keys.append(f"dashed: {', '.join(dashed)}")
+    return f"<div>{escape('; '.join(keys))}</div>" if keys else ""
 
 
 def _line(across, up, x: np.ndarray, y: np.ndarray) -> str:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "GLYPHS",
-    "count",
-    "duration",
-    "headline",
-    "importance",
-    "kind",
-    "label",
-    "number",
-    "ranks_in_words",
-    "rate",
+    *("GLYPHS", "count", "duration", "headline", "importance", "kind", "label"),
+    *("not_finite", "number", "ranks_in_words", "rate"),
 ]
+
+_WAVES = 3
+"""Iterations named, where ranks report values that are not finite one after another."""
 
 GLYPHS = {
     "starting": "…",
@@ -92,6 +87,28 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
         dash = "–" if len(rest) > 1 else ", "
         words.append(f"{first}{dash}{rest[-1]}" if rest else f"{first}")
     return f"rank{'s' if several else ''} {', '.join(words)}"
+
+
+def not_finite(what: str, found: Mapping[int, tuple[int, int]]) -> str:
+    """Who began to report values that are not finite, and who followed.
+
+    Gradients carry a NaN from one rank to all, an iteration later.
+
+    Parameters
+    ----------
+    found
+        By rank: the first such iteration, and how many there are.
+    """
+    waves: dict[int, list[int]] = {}
+    for rank, (first, _) in sorted(found.items(), key=lambda item: item[1][0]):
+        waves.setdefault(first, []).append(rank)
+    said = []
+    for first, ranks in list(waves.items())[:_WAVES]:
+        when = "at" if all(found[rank][1] == 1 for rank in ranks) else "from"
+        verb = f" {when}" if said else f": {what} not finite, {when} iteration"
+        said.append(f"{ranks_in_words(ranks)}{verb} {count(first)}")
+    later = [rank for ranks in list(waves.values())[_WAVES:] for rank in ranks]
+    return "; ".join([*said, *([f"{ranks_in_words(later)} later"] if later else [])])
 
 
 def duration(seconds: float) -> str:

@@ -46,15 +46,20 @@ def lane_height(lanes: Lanes) -> int:
     return 26 if len(lanes.ranks) <= _FEW else 10
 
 
-def says(straggler: Straggler, ranks: int) -> str:
+NO_STEPS = (
+    "no steps marked: showing the last cell (nbmn.report() ends a step, or a phase named update)"
+)
+
+
+def says(straggler: Straggler, lanes: Lanes) -> str:
     """A straggler in a sentence."""
-    who = "the other waits" if ranks == 2 else "the others wait"
+    who = "the other waits" if len(lanes.ranks) == 2 else "the others wait"
     words = f"rank {straggler.rank} is late: {who} for it {100 * straggler.share:.0f}% of the time"
     if straggler.kind:
         where = f" ({straggler.where})" if straggler.where else ""
         words += (
-            f"; its {straggler.kind}{where} takes {_time(straggler.mine)} a step, "
-            f"elsewhere {_time(straggler.theirs)}"
+            f"; its {straggler.kind}{where} takes {_time(straggler.mine)}"
+            f"{' a step' if lanes.steps else ''}, elsewhere {_time(straggler.theirs)}"
         )
     return words
 
@@ -68,9 +73,13 @@ def headline(lanes: Lanes) -> str:
     return f"{who}: {steps}{_time(lanes.seconds)}"
 
 
+def _note(lanes: Lanes) -> list[str]:
+    return [NO_STEPS] if lanes.bars and not lanes.steps else []
+
+
 def plain(lanes: Lanes) -> str:
     """Headline, stragglers, and a table of shares."""
-    lines = [headline(lanes), *(says(each, len(lanes.ranks)) for each in lanes.stragglers)]
+    lines = [headline(lanes), *_note(lanes), *(says(each, lanes) for each in lanes.stragglers)]
     if lanes.bars:
         rows = [["rank", *lanes.kinds], *_rows(lanes)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -90,9 +99,9 @@ def html(lanes: Lanes, anchor: str = "") -> str:
         Marks the place where a page with a kernel puts the live figure.
     """
     parts = [f"<div><b>{escape(headline(lanes))}</b></div>"]
+    parts += [f'<div style="color:{_TEXT}">{escape(each)}</div>' for each in _note(lanes)]
     parts += [
-        f'<div style="color:{_LATE}">{escape(says(each, len(lanes.ranks)))}</div>'
-        for each in lanes.stragglers
+        f'<div style="color:{_LATE}">{escape(says(each, lanes))}</div>' for each in lanes.stragglers
     ]
     if lanes.bars:
         keys = "".join(

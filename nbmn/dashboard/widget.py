@@ -1,7 +1,7 @@
-"""The live half of a board: an anywidget around BokehJS, fed by the kernel only.
+"""The live half of a board: an anywidget around BokehJS, fed by the kernel.
 
-Nothing flows from the page to the kernel. The page gets the whole window each
-time, so a frame that was skipped is never missed, and the kernel holds it all
+All that flows from the page to the kernel is a press of its button. The page gets the
+whole window each time, so a frame that was skipped is never missed, and the kernel holds it all
 when a reloaded page asks for the state.
 """
 
@@ -23,9 +23,9 @@ _STATIC = Path(__file__).parent / "static"
 _KEPT = 3
 
 
-def _script(name: str) -> str:
-    """A widget's module: what all figures need of the page, then its own."""
-    return "\n".join((_STATIC / part).read_text("utf-8") for part in ("page.js", name))
+def _joined(*names: str) -> str:
+    """Scripts that make one module, or sheets that make one."""
+    return "\n".join((_STATIC / name).read_text("utf-8") for name in names)
 
 
 class BokehRuntime(anywidget.AnyWidget):
@@ -54,8 +54,8 @@ class BoardWidget(anywidget.AnyWidget):
     Set several traits under ``hold_sync()``: they then arrive together.
     """
 
-    _esm = _script("board.js")
-    _css = _STATIC / "board.css"
+    _esm = _joined("page.js", "board.js", "where.js")
+    _css = _joined("board.css", "where.css")
     runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
     figures = traitlets.Unicode("[]").tag(sync=True)
     """List of :func:`nbmn.dashboard.figures.encode_figure`, in the order of display."""
@@ -65,12 +65,14 @@ class BoardWidget(anywidget.AnyWidget):
     """From :func:`nbmn.dashboard.encoding.encode_frame`."""
     beat = traitlets.Int().tag(sync=True)
     """Another number at least once a second: from its absence the page tells a dead kernel."""
+    answers = traitlets.Bool(False).tag(sync=True)
+    """Whether a press of the *Where?* button is answered, see :mod:`nbmn.dashboard.asking`."""
 
 
 class TimelineWidget(anywidget.AnyWidget):
     """Brings a static timeline on the page to life; never displayed itself."""
 
-    _esm = _script("timeline.js")
+    _esm = _joined("page.js", "timeline.js")
     _css = _STATIC / "board.css"
     runtime = traitlets.Instance(BokehRuntime).tag(sync=True, **ipywidgets.widget_serialization)
     item = traitlets.Unicode().tag(sync=True)

@@ -7,13 +7,12 @@ from typing import Any
 import chainer
 from chainer.training import Trainer, Updater
 
-from nbmn.debug.parts import Children, Parts
+from nbmn.debug.parts import Children, Parts, is_of_mpi
 
 _ITERATOR = (
     *("current_position", "epoch", "is_new_epoch", "previous_epoch_detail"),
     *("batch_size", "repeat", "order_sampler", "dataset"),
 )
-_SIMPLE = (bool, int, float, complex, str, type(None))
 
 
 def chainer_parts(value: Any) -> Parts | None:
@@ -33,35 +32,41 @@ def chainer_parts(value: Any) -> Parts | None:
     if isinstance(value, Updater):
         return updater(value)
     if isinstance(value, Trainer):
-        return Parts("Trainer", "Trainer", [("", value.updater)])
+        return updater(value.updater)
     return None
 
 
 def link(value: chainer.Link) -> Parts:
-    """Parameters, persistent values, plain attributes such as a ratio or a stride, and links."""
+    """Parameters, persistent values, links, and attributes such as a ratio or a list.
+
+    Not what a forward pass leaves in it, nor communicators.
+    """
     attributes = vars(value)
     arrays = [*sorted(value._params), *sorted(value._persistent)]
     children: list[tuple[str, Any]] = [(f"/{name}", attributes[name]) for name in arrays]
-    children += [
-        (f".{name}", item)
-        for name, item in sorted(attributes.items())
-        if not name.startswith("_") and name not in {"name", *arrays}
-        # None is what a link sets where a forward pass leaves its results.
-        if item is not None and is_simple(item)
-    ]
     if isinstance(value, chainer.Sequential):
         layers = enumerate(value)
         children += [(f"[{i}]", f) for i, f in layers if not isinstance(f, chainer.Link)]
     if isinstance(value, (chainer.Chain, chainer.ChainList)):
         children += [(f"/{child.name}", child) for child in value.children()]
+    links = {child.name for child in value.children()} if isinstance(value, chainer.Chain) else ()
+    children += [
+        (f".{name}", item)
+        for name, item in sorted(attributes.items())
+        if not name.startswith("_") and name not in {"name", *arrays, *links}
+        # None is what a link sets where a forward pass leaves its results.
+        if item is not None and not is_result(item) and not is_of_mpi(item)
+    ]
     return Parts(type(value).__name__, type(value).__name__, children)
 
 
-def is_simple(value: Any) -> bool:
-    """Whether a value is a number, a text, or a tuple of such."""
-    if isinstance(value, tuple):
-        return all(map(is_simple, value))
-    return isinstance(value, _SIMPLE)
+def is_result(value: Any) -> bool:
+    """Whether a value is what a forward pass leaves in a link: variables."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(map(is_result, value))
+    if isinstance(value, dict):
+        return bool(value) and all(map(is_result, value.values()))
+    return isinstance(value, chainer.Variable) and not isinstance(value, chainer.Parameter)
 
 
 def optimizer(value: chainer.Optimizer) -> Parts:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from nbmn.debug.alignment import Leaves, align
 from nbmn.debug.contrast import Contrast
-from nbmn.debug.fingerprint import ITEMS, Leaf
-
-Leaves = Mapping[str, Leaf]
+from nbmn.debug.digests import ITEMS
+from nbmn.debug.expected import Expectations
+from nbmn.debug.leaves import Leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,10 @@ class Difference:
     """What most ranks have; among as many, what the lowest rank has."""
     others: tuple[Group, ...]
     """What the other ranks have, lowest rank first."""
+    expected: str = ""
+    """Why it may well differ, in words."""
+    places: Mapping[int, str] = field(default_factory=dict)
+    """By rank: its path in that rank's fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,55 +52,81 @@ class Comparison:
     """Paths of arrays that hold NaN and are alike on all ranks."""
     opaque: tuple[str, ...] = ()
     """Kinds of parts that cannot be compared."""
+    uncompared: int = 0
+    """Entries of which something cannot be compared."""
     contrasts: Mapping[tuple[str, int], Contrast] = field(default_factory=dict)
     """By path and lowest rank of a group: a closer look at arrays of the reference's shape."""
+    tolerance: float = 0.0
+    """How far apart numbers may be that count as alike."""
 
 
-def compare(told: Mapping[int, Leaves | str]) -> Comparison:
+def compare(told: Mapping[int, Leaves | str], tolerance: float = 0.0) -> Comparison:
     """Compare what ranks told.
 
     Parameters
     ----------
     told
         By rank: the leaves of its fingerprint, or what the expression raised there.
+    tolerance
+        Numbers that are at most so far apart count as alike; those in arrays are left to
+        :func:`closer`.
     """
     failures = {rank: leaves for rank, leaves in told.items() if isinstance(leaves, str)}
     leaves = {rank: each for rank, each in told.items() if not isinstance(each, str)}
-    paths = list(dict.fromkeys(path for each in leaves.values() for path in each))
+    aligned, complete = align(leaves)
+    entries = {
+        entry.path: {rank: leaves[rank][place] for rank, place in entry.places.items()}
+        for entry in aligned
+    }
     differences: list[Difference] = []
-    apart: list[str] = []
-    for path in paths:
-        groups = _groups(path, leaves)
-        if len(groups) == 1 or any(_inside(path, other) for other in apart):
-            continue
+    for entry in aligned:
+        groups = _groups(entries[entry.path], leaves)
         reference = max(groups, key=lambda group: (len(group.ranks), -group.ranks[0]))
-        others = tuple(group for group in groups if group is not reference)
-        differences.append(Difference(path, reference, others))
-        if len({group.leaf.kind if group.leaf else None for group in groups}) > 1:
-            apart.append(path)  # the parts of different things are not to be compared
+        others = tuple(
+            group
+            for group in groups
+            if group is not reference and not near(group.leaf, reference.leaf, tolerance)
+        )
+        if others:
+            differences.append(Difference(entry.path, reference, others, places=entry.places))
     told_apart = {difference.path for difference in differences}
-    every = [(path, leaf) for each in leaves.values() for path, leaf in each.items()]
+    every = [(path, leaf) for path, each in entries.items() for leaf in each.values()]
+    expectations = Expectations({path: leaf.kind for path, leaf in every})
+    unknown = {kind for _, leaf in every for kind in leaf.unknown}
+    unknown |= set() if complete else {"objects that each rank shares in another way"}
     return Comparison(
         tuple(sorted(told)),
-        len(paths),
+        len(entries),
         failures,
-        tuple(differences),
+        tuple(replace(d, expected=expectations.reason(d.path)) for d in differences),
         tuple(dict.fromkeys(p for p, leaf in every if leaf.nans and p not in told_apart)),
-        tuple(sorted({leaf.kind for _, leaf in every if not leaf.compared})),
+        tuple(sorted(unknown)),
+        len({path for path, leaf in every if leaf.unknown}) + (not complete),
+        tolerance=tolerance,
     )
 
 
-def _groups(path: str, leaves: Mapping[int, Leaves]) -> list[Group]:
+def _groups(entry: Mapping[int, Leaf], ranks: Iterable[int]) -> list[Group]:
     members: dict[bytes | None, list[int]] = {}
-    for rank in sorted(leaves):
-        leaf = leaves[rank].get(path)
+    for rank in sorted(ranks):
+        leaf = entry.get(rank)
         members.setdefault(leaf.digest if leaf else None, []).append(rank)
-    return [Group(tuple(ranks), leaves[ranks[0]].get(path)) for ranks in members.values()]
+    return [Group(tuple(ranks), entry.get(ranks[0])) for ranks in members.values()]
 
 
-def _inside(path: str, outer: str) -> bool:
-    rest = path[len(outer) :]
-    return path.startswith(outer) and rest[:1] in ("/", ".", "[", "{")
+def near(one: Leaf | None, other: Leaf | None, tolerance: float) -> bool:
+    """Whether two numbers of one type are at most so far apart."""
+    if not tolerance or one is None or other is None or one.kind != other.kind:
+        return False
+    if _NUMBER.fullmatch(one.kind) is None:
+        return False
+    try:
+        return abs(float(one.text) - float(other.text)) <= tolerance
+    except ValueError:  # an integer of more digits than are shown
+        return False
+
+
+_NUMBER = re.compile(r"u?int\d*|float\d*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +137,10 @@ class Move:
     source: int
     targets: tuple[int, ...]
     """The lowest rank of each group with an array of the same shape."""
+    tolerance: float
+    """How far apart numbers may be that count as alike; 0 where they are no numbers."""
+    places: Mapping[int, str]
+    """By rank: its path in that rank's fingerprint."""
 
 
 def plan(comparison: Comparison) -> tuple[Move, ...]:
@@ -116,7 +152,10 @@ def plan(comparison: Comparison) -> tuple[Move, ...]:
             group.ranks[0] for group in difference.others if _comparable(group, reference)
         )
         if targets:
-            moves.append(Move(difference.path, reference.ranks[0], targets))
+            numbers = reference.leaf is not None and reference.leaf.unit != ITEMS
+            tolerance = comparison.tolerance if numbers else 0.0
+            source, places = reference.ranks[0], difference.places
+            moves.append(Move(difference.path, source, targets, tolerance, places))
     return tuple(moves)
 
 
@@ -139,7 +178,7 @@ def closer(comparison: Comparison, contrasts: Mapping[tuple[str, int], Contrast]
             )
         )
         if others:
-            differences.append(Difference(difference.path, difference.reference, others))
+            differences.append(replace(difference, others=others))
     return replace(comparison, differences=tuple(differences), contrasts=contrasts)
 
 
@@ -157,7 +196,10 @@ def how(group: Group, reference: Group, contrast: Contrast | None = None) -> str
     if theirs is None:
         return f"is there: {_said(mine, True)}"
     kinds = mine.kind != theirs.kind
-    words = [f"{_said(mine, kinds)}, not {_said(theirs, kinds)}"] if kinds or not contrast else []
+    words = []
+    if kinds or not contrast:
+        here, there = _said(mine, kinds), _said(theirs, kinds)
+        words.append(f"{here}, not {there}" if here != there else f"{here}, but not the same")
     if contrast is not None and contrast.differing:
         words.append(f"{contrast.differing:,} of {contrast.total:,} {mine.unit}")
         at = f"at [{', '.join(map(str, contrast.where))}] " if contrast.where else ""

@@ -15,7 +15,7 @@ class Contrast:
     """How an array differs from the reference."""
 
     differing: int
-    """Elements that are not equal; NaN equals NaN, and 0 equals −0."""
+    """Elements that are farther apart than was tolerated; NaN equals NaN, and 0 equals −0."""
     total: int
     most: float | None = None
     """The largest absolute difference; None where there is none in numbers."""
@@ -29,21 +29,25 @@ class Contrast:
     """How many NaNs there are, and in the reference."""
 
 
-def contrast(array: np.ndarray, reference: np.ndarray) -> Contrast:
+def contrast(array: np.ndarray, reference: np.ndarray, tolerance: float = 0.0) -> Contrast:
     """Compare with the reference.
 
     Parameters
     ----------
     array, reference
         Of one shape; dtypes may differ.
+    tolerance
+        Numbers that are at most so far apart count as equal.
     """
-    one, other = array.reshape(-1), reference.reshape(-1)
+    one, other = np.asarray(array).reshape(-1), np.asarray(reference).reshape(-1)
     differing, most, at, first = 0, -1.0, -1, -1
     nans = np.zeros(2, int)
     for begin in range(0, one.size, PIECE):
         a, b = one[begin : begin + PIECE], other[begin : begin + PIECE]
-        unequal = a != b
+        unequal = _unequal(a, b)
         distance = _distances(a, b)
+        if tolerance and distance is not None:
+            unequal &= ~(distance <= tolerance)
         if distance is None or not np.isfinite(distance.max()):
             no_a, no_b = _nans(a), _nans(b)
             nans += np.count_nonzero(no_a), np.count_nonzero(no_b)
@@ -67,6 +71,22 @@ def contrast(array: np.ndarray, reference: np.ndarray) -> Contrast:
     index = tuple(int(i) for i in np.unravel_index(place, array.shape)) if array.shape else ()
     size = most if at >= 0 else None
     return Contrast(differing, one.size, size, index, str(one[place]), str(other[place]), counts)
+
+
+def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where elements differ; of records, where a field does, and a field's NaN equals NaN."""
+    if a.dtype.names is None and b.dtype.names is None:
+        return a != b
+    if a.dtype.names != b.dtype.names:
+        return np.ones(a.shape, bool)
+    differ = np.zeros(a.shape, bool)
+    for name in a.dtype.names:
+        x, y = a[name], b[name]
+        if x.shape != y.shape:
+            return np.ones(a.shape, bool)
+        field = _unequal(x, y) & ~(_nans(x) & _nans(y))
+        differ |= field.any(axis=tuple(range(a.ndim, field.ndim)))
+    return differ
 
 
 def _nans(array: np.ndarray) -> np.ndarray:

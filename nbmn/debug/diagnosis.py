@@ -17,6 +17,9 @@ LONG = 3.0
 """Seconds of waiting after which it is worth a line."""
 
 
+_ANSWER = "What one rank sends, the other must receive, with the same tag, in the same order"
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why ranks wait.
@@ -88,9 +91,11 @@ def deadlock(states: States) -> Diagnosis | None:
         culprits = sorted((s for s in ended if s.state == state), key=lambda s: s.rank)
         if culprits:
             cause, advice = explain(culprits)
+            if all(is_message(state) for state in waits):
+                advice = _ANSWER
             return Diagnosis(state_kind(state), _ranks(culprits), waits, cause, advice)
     if all(is_message(state) for state in waits):
-        advice = "What one rank sends, the other must receive, with the same tag, in the same order"
+        advice = _ANSWER
         if all(sends(state) for state in waits):
             advice = "All send and none receives: let every other rank receive first"
         cause = "ranks wait for each other's messages"
@@ -129,7 +134,8 @@ _ENDED: Mapping[str, Callable[[Sequence[RankState]], tuple[str, str]]] = {
 
 
 def delay(states: States, pids: Mapping[int, int]) -> Diagnosis | None:
-    """For whom ranks have waited long, and who is silent; None where all is quick.
+    """For whom ranks have waited long, or who goes on long after others have finished, and who
+    is silent; None where all is quick.
 
     Parameters
     ----------
@@ -138,6 +144,9 @@ def delay(states: States, pids: Mapping[int, int]) -> Diagnosis | None:
     """
     waiting = [s for s in states.values() if s.state == "waiting" and s.seconds >= LONG]
     late = behind(frozenset(s.rank for s in waiting), states)
+    through = [s for s in states.values() if s.state == "done" and s.seconds >= LONG]
+    if through:
+        late |= {s.rank for s in states.values() if s.state == "running"}
     culprits = [s for s in states.values() if _is_late(s, late)]
     if not culprits:
         return None
@@ -145,6 +154,8 @@ def delay(states: States, pids: Mapping[int, int]) -> Diagnosis | None:
     waits = [s for s in waiting if behind(frozenset({s.rank}), states) & blamed]
     said = _fold(culprits, lambda s: whereabouts(s, pids.get(s.rank)))
     cause = "; ".join(f"{name_ranks(ranks)} {what}" for what, ranks in said)
+    if through and not waits:
+        cause += f"; {_done(through)[0]}"
     return Diagnosis("slow", _ranks(culprits), tuple(sorted(waits, key=_rank)), cause)
 
 
@@ -171,7 +182,7 @@ def whereabouts(state: RankState, pid: int | None = None) -> str:
         return f"waits for a device or a file system{at}"
     if state.process in ("R", "S"):
         return f"is silent{for_}: native code holds the interpreter{at}"
-    return f"is silent{for_}; it was last seen{at}"
+    return f"is silent{for_}" + (f"; it was last seen{at}" if at else "")
 
 
 def fewer(
@@ -199,8 +210,8 @@ def fewer(
         return f"{name_ranks(culprits)} did not call {line}: all ranks must"
     often = "once" if more - less == 1 else f"{more - less} times"
     return (
-        f"{name_ranks(culprits)} called {line} {often} less than {name_ranks(waiting)}: "
-        "at least one fewer iteration"
+        f"{name_ranks(culprits)} called {line} at least {often} less than {name_ranks(waiting)}: "
+        "fewer iterations, or a branch not taken"
     )
 
 

@@ -47,6 +47,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """The faults, and what puts them into place; not what this module imports."""
+    return sorted(__all__)
+
+
 class Fault:
     """Strikes on one rank; made by the functions of this module.
 

@@ -6,6 +6,7 @@ through the fault first.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,10 +46,16 @@ def inject(target: Any, fault: Fault, operation: str | None = None) -> Any:
     Raises
     ------
     TypeError
-        ``target`` is nothing of these, or the fault cannot strike in it.
+        ``target`` is nothing of these, ``fault`` is none, or it cannot strike in the target.
     ValueError
         There is no such operation.
     """
+    if not hasattr(fault, "meet"):
+        what = f"the function {fault.__name__}" if inspect.isfunction(fault) else repr(fault)
+        raise TypeError(
+            f"{what} is no fault; make one, as in "
+            "faults.inject(comm, faults.raising(rank=1, at_step=3))"
+        )
     if operation is not None and not hasattr(target, "allreduce"):
         raise TypeError(f"operation goes with a communicator, not with a {type(target).__name__}")
     if hasattr(target, "allreduce"):

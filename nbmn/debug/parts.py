@@ -6,10 +6,11 @@ import enum
 import functools
 import hashlib
 import random
+import re
 import sys
 import types
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,9 @@ class Parts:
     children: Children = ()
     identity: bytes = b""
     """Equal where values are equal apart from their parts; where empty, the text is."""
+    nameless: Sequence[tuple[Any, ...]] = ()
+    """Items of a set, and keys of a dict with their values, that only what they consist of
+    tells apart: a short text, the item, and the value if it is a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,11 @@ class Opaque:
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice, enum.Enum)
+_DIGITS = 10_000
+"""Bits of an integer beyond which it is written in hexadecimal digits."""
+_SHORT = 40
+"""Characters of a key that is not plain."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MPI = ("mpi4py", "nbmn.communicators", "chainermn.communicators", "cupy_backends")
 
 
@@ -55,7 +64,7 @@ def parts(value: Any) -> Parts | Opaque:
         return plain(value)
     if isinstance(value, type):
         return Parts("class", f"{value.__module__}.{value.__qualname__}")
-    if type(value).__module__.startswith(_MPI):
+    if is_of_mpi(value):
         return Opaque(type(value).__name__)
     if isinstance(value, types.ModuleType):
         return module(value)
@@ -69,19 +78,26 @@ def parts(value: Any) -> Parts | Opaque:
         found = chainer_parts(value)
         if found is not None:
             return found
-    if isinstance(value, Mapping) and isinstance(
-        value, (dict, OrderedDict, types.MappingProxyType)
-    ):
-        items = [(f"[{key!r}]", value[key]) for key in value]
-        return Parts(name(value), f"{name(value)} of {len(value)}", items)
-    if isinstance(value, (list, tuple, deque, np.ndarray)):
+    if isinstance(value, np.ma.MaskedArray):
+        return masked(value)
+    if isinstance(value, np.ndarray):
+        return objects(value)
+    if isinstance(value, (dict, types.MappingProxyType)):
+        return keyed(value)
+    if isinstance(value, (list, tuple, deque)):
         items = [(f"[{i}]", item) for i, item in enumerate(value)]
-        return Parts(name(value), f"{name(value)} of {len(value)}", items)
+        return Parts(name(value), f"{name(value)} of {len(value)}", [*items, *attributes(value)])
     if isinstance(value, (set, frozenset)):
-        words = sorted(map(repr, value))
-        items = [(f"{{{word}}}", None) for word in words]
-        return Parts(name(value), f"{name(value)} of {len(value)}", items)
+        plain_items = [(f"{{{item!r}}}", None) for item in value if is_plain(item)]
+        others = [(shortly(item), item) for item in value if not is_plain(item)]
+        children = [*sorted(plain_items), *attributes(value)]
+        return Parts(name(value), f"{name(value)} of {len(value)}", children, nameless=others)
     return instance(value)
+
+
+def is_of_mpi(value: Any) -> bool:
+    """Whether a value is a rank's own way to reach others: a communicator, a request."""
+    return type(value).__module__.startswith(_MPI)
 
 
 def name(value: Any) -> str:
@@ -91,8 +107,66 @@ def name(value: Any) -> str:
 
 def plain(value: Any) -> Parts:
     """A value without parts."""
-    text = str(value) if isinstance(value, (np.generic, np.dtype)) else repr(value)
-    return Parts(name(value), text)
+    return Parts(name(value), plain_text(value))
+
+
+def plain_text(value: Any) -> str:
+    """What a value without parts is, in full."""
+    if isinstance(value, (np.generic, np.dtype)):
+        return str(value)
+    if isinstance(value, int) and value.bit_length() > _DIGITS:
+        return hex(value)  # Python refuses to write so many decimal digits
+    return repr(value)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a key says by its ``repr`` all that it is."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, (*_PLAIN, np.generic, np.dtype, type))
+
+
+def without_address(text: str) -> str:
+    """What an object says of itself, without where it lies in this process's memory."""
+    return _ADDRESS.sub("", text)
+
+
+def shortly(value: Any) -> str:
+    """A few words that are the same on all ranks, for a key that is not plain."""
+    if isinstance(value, (tuple, set, frozenset)):
+        return name(value)  # of a set they would come in any order
+    return without_address(repr(value))[:_SHORT]
+
+
+def keyed(value: Mapping) -> Parts:
+    """A dict."""
+    children = [(f"[{key!r}]", item) for key, item in value.items() if is_plain(key)]
+    others = [(shortly(key), key, item) for key, item in value.items() if not is_plain(key)]
+    children += attributes(value)
+    return Parts(name(value), f"{name(value)} of {len(value)}", children, nameless=others)
+
+
+def attributes(value: Any) -> Children:
+    """What an object of a class of the user's has besides its items."""
+    return [(f".{key}", item) for key, item in getattr(value, "__dict__", {}).items()]
+
+
+def masked(value: np.ma.MaskedArray) -> Parts:
+    """An array with a mask; what is under the mask does not count."""
+    text = f"{name(value)} {value.dtype} {value.shape}"
+    seen = np.asarray(value.filled(np.zeros((), value.dtype)))
+    return Parts(name(value), text, [(".data", seen), (".mask", np.ma.getmaskarray(value))])
+
+
+def objects(value: np.ndarray) -> Parts:
+    """An array that holds objects, or has attributes of its own."""
+    text = f"{name(value)} {value.dtype} {value.shape}"
+    if not value.dtype.hasobject:
+        children: list[tuple[str, Any]] = [(".view(np.ndarray)", np.asarray(value))]
+        return Parts(text, text, [*children, *attributes(value)])
+    if value.ndim == 0:
+        return Parts(text, text, [("[()]", value.item())])
+    return Parts(text, text, [(f"[{i}]", item) for i, item in enumerate(value)])
 
 
 def module(value: types.ModuleType) -> Parts | Opaque:
@@ -135,7 +209,8 @@ def function(value: Any) -> Parts:
     cells = value.__closure__ or ()
     names = value.__code__.co_freevars
     inner = [(f".{n}", c.cell_contents) for n, c in zip(names, cells, strict=True) if filled(c)]
-    children = [(".__defaults__", value.__defaults__), *inner]
+    defaults = [(".__defaults__", value.__defaults__), (".__kwdefaults__", value.__kwdefaults__)]
+    children = [*defaults, *inner, *attributes(value)]
     return Parts("function", value.__qualname__, children, code_bytes(value.__code__))
 
 

@@ -35,7 +35,7 @@ class Stacks:
         self._asked: dict[int, tuple[float, tuple[Frame, ...]]] = {}
 
     def once(self, pid: int, descriptor: int, silence: float) -> tuple[Frame, ...]:
-        """As :meth:`ask`, once in a silence, and only where no system call can suffer from it.
+        """As :meth:`ask`, once in a silence.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class Stacks:
         if asked == silence:
             return frames
         if not takes_signals(pid):
-            return ()
+            return ()  # later it may
         frames = self.ask(pid, descriptor)
         self._asked[pid] = silence, frames
         return frames
@@ -54,9 +54,10 @@ class Stacks:
     def ask(self, pid: int, descriptor: int) -> tuple[Frame, ...]:
         """The main thread's frames of a rank, the outermost first, from the cell on.
 
-        Empty if it does not write them (see :mod:`nbmn.engine.blackbox`).
+        Empty if it does not write them (see :mod:`nbmn.engine.blackbox`), and if it was not
+        asked, since the signal would cut short the system call that it is in.
         """
-        if descriptor < 0 or not _catches(pid, SIGNAL):
+        if descriptor < 0 or not _catches(pid, SIGNAL) or not takes_signals(pid):
             return ()
         try:
             path = f"/proc/{pid}/fd/{descriptor}"
@@ -97,10 +98,13 @@ def _catches(pid: int, number: int) -> bool:
 
 
 _CUT_SHORT = {
-    "x86_64": frozenset({7, 23, 35, 230, 232, 270, 271, 281}),
-    "aarch64": frozenset({22, 72, 73, 101, 115}),
+    "x86_64": frozenset(
+        {7, 23, 34, 35, 65, 69, 70, 128, 130, 208, 220, 230, 232, 270, 271, 281, 333, 441}
+    ),
+    "aarch64": frozenset({4, 22, 72, 73, 101, 115, 133, 137, 188, 189, 192, 193, 292, 441}),
 }
-"""Sleeps and polls: a signal ends them, where it only interrupts others for a moment."""
+"""Sleeps, polls, waits for signals, and System V messages and semaphores: a signal ends them,
+where it only interrupts others for a moment (``man 7 signal``)."""
 
 
 def takes_signals(pid: int) -> bool:

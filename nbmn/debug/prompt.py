@@ -36,13 +36,15 @@ class Run(Protocol):
 class Prompt:
     """Makes the notebook the console of one rank in one run; made before the run begins.
 
-    It asks with ``input()``, which every front end of Jupyter offers, and a terminal.
+    It asks with ``input()``, which every front end of Jupyter offers, and a terminal; or with
+    what takes its place.
     """
 
-    def __init__(self, line: Line, rank: int, run: str) -> None:
+    def __init__(self, line: Line, rank: int, run: str, ask: Callable[[str], str] = input) -> None:
         self._line = line
         self._rank = rank
         self._run = run
+        self._input = ask
         self._news: queue.SimpleQueue[Said] = queue.SimpleQueue()
         line.subscribe(self._receive)
 
@@ -104,7 +106,7 @@ class Prompt:
         over = _Watch(run)
         try:
             with over:
-                return f"{input(prompt)}\n"
+                return f"{self._input(prompt)}\n"
         except EOFError:
             return ""
         except KeyboardInterrupt:

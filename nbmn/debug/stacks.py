@@ -12,6 +12,9 @@ from nbmn.markup import template
 from nbmn.ranks import name_ranks
 from nbmn.records import Frame
 
+UNASKED = "; no stack: the signal that asks for it would cut short the system call it is in"
+"""Of a silent rank that the system has asleep, see :func:`nbmn.debug.probe.takes_signals`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -41,8 +44,11 @@ def fold(places: Sequence[Place]) -> list[Folded]:
     """Put ranks together that do the same at the same place, in rank order."""
     groups: dict[tuple[str, str, tuple[Frame, ...]], list[Place]] = {}
     for place in sorted(places, key=lambda p: p.state.rank):
-        what = describe_wait(place.state) if place.state.state == "waiting" else ""
-        groups.setdefault((place.state.state, what, place.frames), []).append(place)
+        state = place.state
+        what = describe_wait(state) if state.state == "waiting" else ""
+        if state.state == "silent":
+            what = f"{state.process} {state.where}"
+        groups.setdefault((state.state, what, place.frames), []).append(place)
     return [
         Folded(
             tuple(place.state.rank for place in group),
@@ -61,7 +67,10 @@ def _doing(place: Place) -> str:
         return f"in the cell for {state.seconds:.1f} s" + (
             f", {state.blocked}" if state.blocked else ""
         )
-    return "idle" if state.ended else whereabouts(state, place.pid)
+    if state.ended:
+        return "idle"
+    unasked = state.process == "S" and not place.frames
+    return whereabouts(state, place.pid) + (UNASKED if unasked else "")
 
 
 def render_text(groups: Sequence[Folded]) -> str:

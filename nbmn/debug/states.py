@@ -107,7 +107,7 @@ def in_cell(rank: int, run: str, heard: Heard | None, now: float) -> RankState:
 
 
 def ended(
-    rank: int, run: str, error: str, where: str, answered: float, heard: Heard | None
+    rank: int, run: str, error: str, where: str, answered: float, heard: Heard | None, now: float
 ) -> RankState:
     """The state of a rank that has ended the run of that name, at the time ``answered``.
 
@@ -121,6 +121,7 @@ def ended(
         rank,
         "failed" if error else "done",
         where,
+        now - answered,
         error=error,
         begun=heard.beat.begun if heard is not None else {},
         changed=answered,

@@ -20,7 +20,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbmn.engine.guard import guarded
 from nbmn.engine.lines import cell_filename, cell_label, failing_line
 from nbmn.engine.out_of_memory import alike, explain, wanted_memory
+from nbmn.engine.refusal import Refusal
 from nbmn.engine.reporter import Reporter, reporter
+from nbmn.engine.tracebacks import users_part
 from nbmn.messages import CellError, CellReply, CellRequest
 from nbmn.phases import phases
 
@@ -74,7 +76,7 @@ class _NoKeyboard(io.TextIOBase):
     read = readline
 
 
-class BreakpointError(RuntimeError):
+class BreakpointError(Refusal):
     """A breakpoint in a cell that opens no prompt."""
 
 
@@ -172,7 +174,7 @@ def _pickle(value: Any) -> bytes:
 def summarise(shell: InteractiveShell, error: BaseException) -> CellError:
     """An exception as text; never raises, whatever the exception's own methods do."""
     kind = type(error)
-    if isinstance(error, BreakpointError):
+    if isinstance(error, Refusal):
         return CellError(kind.__name__, message_of(error), failing_line(error.__traceback__))
     if isinstance(error, bdb.BdbQuit):
         where = str(error) or failing_line(error.__traceback__)
@@ -208,12 +210,12 @@ def message_of(error: BaseException) -> str:
 
 
 def _format(shell: InteractiveShell, error: BaseException) -> str:
-    kind, trace = type(error), error.__traceback__
+    kind, trace = type(error), users_part(error)
     try:
         if isinstance(error, SyntaxError):
             lines = shell.SyntaxTB.structured_traceback(kind, error, [])
         else:
-            lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=1)
+            lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=0)
         return shell.InteractiveTB.stb2text(lines)
     except Exception as second:  # noqa: BLE001 - formatting calls the user's code
         return f"(no traceback: formatting it raised {type(second).__name__})"

@@ -136,7 +136,8 @@ class _Interpreter(code.InteractiveConsole):
         self._stdin, self._stdout = stdin, stdout
 
     def raw_input(self, prompt: str = "") -> str:
-        self.write(prompt)
+        # IPython's are those of its cells.
+        self.write(">>> " if prompt == sys.ps1 else "... ")
         line = self._stdin.readline()
         if not line:
             raise EOFError
@@ -207,10 +208,9 @@ def post_mortem(line: Reporter) -> None:
         elif not _users(error.__traceback__):
             console.write(f"rank {line.rank} ran nothing: {type(error).__name__}: {error}\n")
         else:
-            console.write(
-                f"rank {line.rank} raised {type(error).__name__} at {where}; "
-                "q leaves, h lists the commands\n"
-            )
+            stopped = isinstance(error, KeyboardInterrupt)
+            what = "was interrupted" if stopped else f"raised {type(error).__name__}"
+            console.write(f"rank {line.rank} {what} at {where}; q leaves, h lists the commands\n")
             debugger = RankDebugger()
             debugger.reset()
             debugger.interaction(None, error)

@@ -17,23 +17,22 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from nbmn.engine.informants import Console, Lookout, Tracer
 from nbmn.messages import Endpoint
+from nbmn.phases import phases
 from nbmn.records import (
-    Frame,
     Heartbeat,
     Record,
     RunEnded,
     RunStarted,
     Said,
-    Span,
     Stack,
     Step,
     Timeline,
-    Wait,
     encode,
 )
 
@@ -54,33 +53,6 @@ _Queued = tuple[str, float, int, dict[str, Any], int | None, float | None]
 
 _UNCHANGING = frozenset({float, int, bool, np.float64, np.float32, np.float16})
 """Types whose values the thread may read later."""
-
-
-class Lookout(Protocol):
-    """Tells what the main thread does; as :class:`nbmn.engine.where.Lookout`."""
-
-    def waits(self) -> tuple[str, str, float, Wait] | None: ...
-    def begun(self) -> dict[str, int]: ...
-    def line(self) -> str: ...
-    def blocked(self) -> str: ...
-    def stack(self) -> tuple[Frame, ...]: ...
-
-
-class Tracer(Protocol):
-    """Tells what the main thread did; as :class:`nbmn.engine.tracing.Tracer`."""
-
-    def spans(self, steps: int) -> tuple[Span, ...]: ...
-
-
-class Console(Protocol):
-    """Where the person types; as :class:`nbmn.engine.console.Console`."""
-
-    closed: bool
-    where: str
-
-    @property
-    def seconds(self) -> float | None: ...
-    def answer(self, question: int, text: str) -> None: ...
 
 
 class Reporter:
@@ -198,6 +170,7 @@ class Reporter:
             samples = int(samples)
         if epoch is not None:
             epoch = float(epoch)
+        phases().report_step()
         self._outbox.append((self._run, time.time(), self._iteration, values, samples, epoch))
 
     def say(self, text: str, question: int = 0, last: bool = False) -> None:
@@ -319,8 +292,9 @@ class Reporter:
 
     def timeline(self, steps: int) -> Timeline:
         """What this rank did in its last steps; may be called by any thread."""
-        spans = self.tracer.spans(steps) if self.tracer is not None else ()
-        return Timeline(self.rank, self._run, time.time(), time.monotonic(), spans)
+        if self.tracer is not None:
+            return self.tracer.timeline(steps)
+        return Timeline(self.rank, self._run, time.time(), time.monotonic(), ())
 
     def stack(self) -> Stack:
         """Where this rank is at this moment; may be called by any thread."""
@@ -385,7 +359,7 @@ def report(
 
     Call it once per step from any loop. In a notebook's rank the first call
     of a cell opens the board; elsewhere (a script under ``mpiexec``) it does
-    nothing.
+    nothing. Where no phase named ``update`` is marked, it ends a step of ``%mn_trace``.
 
     Parameters
     ----------

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmn.engine.lines import describe
-from nbmn.phases import Phase, phases
-from nbmn.records import Span
+from nbmn.phases import STEP, Phase, Run, phases
+from nbmn.records import Group, Span, Timeline
 
 if TYPE_CHECKING:
     from nbmn.communicators.recordings import Entry
     from nbmn.communicators.world import World
 
-STEP = "update"
-"""The phase that ends a step."""
-UNMARKED = 4
-"""Collectives and messages for a step, where nothing is marked."""
 MOST = 2000
 """Spans that travel; the newest."""
 
@@ -33,27 +31,79 @@ class Tracer:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def spans(self, steps: int) -> tuple[Span, ...]:
-        """The last ``steps`` steps, and what lasts."""
-        return spans(phases().all(), self._world.recorder.entries(), steps)
+    def timeline(self, steps: int) -> Timeline:
+        """The last ``steps`` steps of the last run in which this rank did something."""
+        ring, world = phases(), self._world
+        marked, entries = ring.all(), world.recorder.entries()
+        run = last_run(ring.runs(), marked, entries)
+        since, count = beginning(run, marked, ring.reports(), entries, steps)
+        found = spans(marked, entries, since, run.end)
+        there = {span.link for span in found}
+        groups = [Group(str(each.code), each.members) for each in world.links()]
+        return Timeline(
+            world.rank,
+            run.name,
+            time.time(),
+            time.monotonic(),
+            found,
+            count,
+            tuple(group for group in groups if group.link in there),
+        )
 
 
-def spans(marked: Sequence[Phase], entries: Sequence[Entry], steps: int) -> tuple[Span, ...]:
-    """Put phases and communication of the last steps together, by begin.
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A run, and until when what began belongs to it."""
 
-    A step ends with an update. Where nothing is marked, it is what the recorder has.
+    name: str = ""
+    begin: float = 0.0
+    end: float = float("inf")
+
+    def holds(self, moment: float) -> bool:
+        """Whether what began or ended then is of this run."""
+        return self.begin <= moment < self.end
+
+
+def last_run(runs: Sequence[Run], marked: Sequence[Phase], entries: Sequence[Entry]) -> Stretch:
+    """The last of the user's runs in which anything is recorded; all there is, without runs."""
+    begins = [each.begin for each in (*marked, *entries)]
+    end = float("inf")
+    for run in reversed(runs):
+        stretch = Stretch(run.name, run.begin, end)
+        if run.traced and any(map(stretch.holds, begins)):
+            return stretch
+        end = run.begin
+    return Stretch(end=0.0) if runs else Stretch()
+
+
+def beginning(
+    run: Stretch,
+    marked: Sequence[Phase],
+    reports: Sequence[float],
+    entries: Sequence[Entry],
+    steps: int,
+) -> tuple[float, int]:
+    """When the last steps of a run begin, and how many there are; 0 where none is marked.
+
+    A step ends with an update, or where no update is marked when it is reported.
     """
-    ends = [each.end for each in marked if each.name == STEP and each.end is not None]
-    since = ends[-steps - 1] if len(ends) > steps else 0.0
-    done = [each.end for each in marked if each.end is not None]
-    # What came after the last step (a diff, a push) is no part of it, unless it lasts.
-    until = max(done) if done and not any(each.end is None for each in marked) else float("inf")
+    updates = [each.end for each in marked if each.name == STEP and each.end is not None]
+    ends = list(filter(run.holds, updates)) or list(filter(run.holds, reports))
+    since = ends[-steps - 1] if len(ends) > steps else run.begin
+    if entries and entries[0].sequence > 1:
+        since = max(since, entries[0].begin)  # what went before is not known as a whole
+    return since, min(steps, sum(end > since for end in ends))
+
+
+def spans(
+    marked: Sequence[Phase], entries: Sequence[Entry], since: float, until: float
+) -> tuple[Span, ...]:
+    """Put phases and communication of a time together, by begin."""
     found = [
-        Span(each.name, each.begin, each.end, describe(each.file, each.line))
+        Span(each.name, max(each.begin, since), each.end, describe(each.file, each.line))
         for each in marked
-        if each.end is None or each.end > since
+        if (each.end is None or each.end > since) and each.begin < until
     ]
-    talk = entries if marked else entries[-UNMARKED * steps :]
     found += [
         Span(
             entry.operation,
@@ -64,7 +114,7 @@ def spans(marked: Sequence[Phase], entries: Sequence[Entry], steps: int) -> tupl
             entry.number,
             entry.nbytes,
         )
-        for entry in talk
-        if entry.end is None or (since < entry.end and entry.begin < until)
+        for entry in entries
+        if (entry.end is None or entry.end > since) and entry.begin < until
     ]
     return tuple(sorted(found, key=lambda span: span.begin)[-MOST:])

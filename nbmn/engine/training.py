@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 from collections.abc import Collection
@@ -10,6 +11,8 @@ from typing import Any
 from chainer.training import Extension, Trainer, extension
 from IPython import get_ipython
 
+from nbmn.engine.lines import cell_filename
+from nbmn.engine.refusal import Refusal
 from nbmn.engine.reporter import Reporter, reporter
 from nbmn.optimizers import DoubleBufferingOptimizer
 from nbmn.phases import phases
@@ -43,18 +46,20 @@ class LiveReport(Extension):
         phases().mark("data")
 
 
+class TrainerError(Refusal):
+    """There is no trainer of that name, or it cannot run."""
+
+
 def train(trainer: Any, name: str = "trainer") -> None:
     """Run a trainer with the live report. Collective, as the trainer's updates are.
 
     Raises
     ------
-    TypeError
-        ``trainer`` is none.
-    RuntimeError
-        It has run before; Chainer's trainers run once.
+    TrainerError
+        ``trainer`` is none, or it has run before; Chainer's trainers run once.
     """
     if not isinstance(trainer, Trainer):
-        raise TypeError(
+        raise TrainerError(
             f"{name} is a {type(trainer).__name__} on this rank, not a chainer.training.Trainer"
         )
     line = reporter()
@@ -65,7 +70,7 @@ def train(trainer: Any, name: str = "trainer") -> None:
     else:
         has_run = True
     if has_run:
-        raise RuntimeError(
+        raise TrainerError(
             f"{name} has run already, and a trainer runs once: make it anew, without its run(), "
             "which is %mn_train's part (or name another: %mn_train NAME)"
         )
@@ -81,14 +86,26 @@ def train(trainer: Any, name: str = "trainer") -> None:
 
 
 def train_named(name: str) -> None:
-    """Run the trainer of that name in the namespace."""
-    __tracebackhide__ = True
-    namespace = get_ipython().user_ns
-    if name not in namespace:
-        raise NameError(
-            f"there is no variable {name!r} on this rank; build the trainer in a %%mn cell"
-        )
-    train(namespace[name], name)
+    """Run the trainer of that name in the namespace.
+
+    Raises
+    ------
+    TrainerError
+        There is none, or it cannot run.
+    """
+    shell = get_ipython()
+    # As the cell's first line, where the magic stands: that is where its errors and waits are.
+    call = compile("train(find(space, name), name)", cell_filename(shell.compile.label), "exec")
+    exec(call, {"train": train, "find": _find, "space": shell.user_ns, "name": name})
+
+
+def _find(namespace: dict[str, Any], name: str) -> Any:
+    if name in namespace:
+        return namespace[name]
+    trainers = [other for other, value in namespace.items() if isinstance(value, Trainer)]
+    near = difflib.get_close_matches(name, trainers, 1, 0)
+    hint = f"is it {near[0]}?" if near else "build the trainer in a %%mn cell"
+    raise TrainerError(f"there is no variable {name!r} on this rank; {hint}")
 
 
 def _optimizers(updater: Any) -> Collection[Any]:

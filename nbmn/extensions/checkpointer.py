@@ -40,8 +40,8 @@ def create_multi_node_checkpointer(
     disk, a manifest with its checksum. A run that is started again, with as many ranks, goes
     on from the latest iteration that all ranks have saved undamaged, and computes what
     the first run would have computed: generators of random numbers (Python's, NumPy's, CuPy's,
-    those that iterators shuffle with) are saved too. To the last bit if the gradients are
-    averaged by any communicator but ``auto``, which may add three ranks or more in another order.
+    those that iterators shuffle with) are saved too. To the last bit where all ranks
+    are on one host.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""A real JupyterLab in a real, headless Chromium.
+"""A real JupyterLab, or Notebook 7, in a real, headless Chromium.
 
 ``lab`` starts one server for the session, ``notebook`` opens notebooks in a fresh
-page of it, ``keep_screenshot`` saves what the page looks like. Where no Chromium is, the tests
-skip and say so.
+page of it; ``jupyter_notebook`` and ``notebook_7`` are their likes. ``keep_screenshot`` saves
+what the page looks like. Where no Chromium is, the tests skip and say so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,12 @@ _BOARDS = """async () => {
 
 
 @dataclass(frozen=True)
-class Lab:
-    """A running JupyterLab server; notebooks live in ``root``."""
+class Server:
+    """A running server; notebooks live in ``root``."""
 
     url: str
+    page: str
+    """Where a notebook of that name is opened."""
     root: Path
     log: Path
     """What the server and its kernels wrote."""
@@ -77,10 +80,24 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """JupyterLab without token, on a free loopback port; settings in a temporary folder."""
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """JupyterLab."""
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-    home = tmp_path_factory.mktemp("lab")
+    with _serve("jupyterlab", "lab/tree/{}?reset", tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def jupyter_notebook(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Notebook 7: JupyterLab's parts, one notebook a page."""
+    pytest.importorskip("notebook", reason="Jupyter Notebook is not installed")
+    with _serve("notebook", "notebooks/{}", tmp_path_factory.mktemp("notebook")) as server:
+        yield server
+
+
+@contextmanager
+def _serve(module: str, page: str, home: Path) -> Iterator[Server]:
+    """Without token, on a free loopback port; settings in a temporary folder."""
     root = home / "notebooks"
     root.mkdir()
     _write_settings(home / "settings")
@@ -95,7 +112,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
         "IPYTHONDIR": str(home / "ipython"),
     }
     command = [
-        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--expose-app-in-browser"),
+        *(sys.executable, "-m", module, "--no-browser", "--expose-app-in-browser"),
         *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
         *("--IdentityProvider.token=", "--ServerApp.allow_root=True"),
         f"--ServerApp.root_dir={root}",
@@ -106,7 +123,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     )
     try:
         _wait_for_server(f"http://127.0.0.1:{port}/api", server, home / "server.log")
-        yield Lab(f"http://127.0.0.1:{port}", root, home / "server.log")
+        yield Server(f"http://127.0.0.1:{port}", page, root, home / "server.log")
     finally:
         _stop(server)
         log.close()
@@ -135,15 +152,28 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def notebook(lab: Lab, page: Any) -> Iterator[Callable[..., Notebook]]:
+def notebook(lab: Server, page: Any) -> Iterator[Callable[..., Notebook]]:
     """Opens a notebook: ``notebook("name", cells)``, or one that lies in ``lab.root`` already."""
+    with _opening(lab, page) as open_notebook:
+        yield open_notebook
+
+
+@pytest.fixture
+def notebook_7(jupyter_notebook: Server, page: Any) -> Iterator[Callable[..., Notebook]]:
+    """As ``notebook``, in Notebook 7."""
+    with _opening(jupyter_notebook, page) as open_notebook:
+        yield open_notebook
+
+
+@contextmanager
+def _opening(server: Server, page: Any) -> Iterator[Callable[..., Notebook]]:
     opened: list[Notebook] = []
 
     def open_notebook(name: str, cells: list[str] | None = None) -> Notebook:
-        path = lab.root / f"{name}.ipynb"
+        path = server.root / f"{name}.ipynb"
         if cells is not None:
             path.write_text(json.dumps(_document(cells)))
-        page.goto(f"{lab.url}/lab/tree/{path.name}?reset")
+        page.goto(f"{server.url}/{server.page.format(path.name)}")
         book = Notebook(page, path)
         book.wait_until_ready()
         opened.append(book)
@@ -169,7 +199,7 @@ def keep_screenshot() -> Callable[[Any, str], Path]:
 
 
 class Notebook:
-    """The notebook in front on a JupyterLab page, and its file."""
+    """The notebook in front on a page, and its file."""
 
     def __init__(self, page: Any, path: Path) -> None:
         self.page = page
@@ -335,7 +365,7 @@ def _wait_for_server(url: str, server: subprocess.Popen[bytes], log: Path) -> No
             return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    raise RuntimeError(f"JupyterLab did not start within {_START} s:\n{log.read_text()[-3000:]}")
+    raise RuntimeError(f"Jupyter did not start within {_START} s:\n{log.read_text()[-3000:]}")
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

@@ -21,7 +21,9 @@ def spans(rank, steps):
         yield Span("update", begin + 0.054, begin + 0.06, "cell [5] line 5")
 
 def show(size, steps):
-    told = [Timeline(rank, "r", 1.0, 1.0, tuple(spans(rank, steps))) for rank in range(size)]
+    told = [
+        Timeline(rank, "r", 1.0, 1.0, tuple(spans(rank, steps)), steps) for rank in range(size)
+    ]
     show_timeline(lanes(told), live=True)
 """
 _BARS = """async () => {

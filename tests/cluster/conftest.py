@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from notebook_kernel import Notebook
+from zoo import RANKS, SETUP
 
 
 @pytest.fixture
@@ -31,6 +32,22 @@ def two(shared_two: Notebook) -> Notebook:
     """A notebook with two ranks, shared; the test must leave them working."""
     shared_two.check("%mn 0")
     return shared_two
+
+
+@pytest.fixture(scope="module")
+def module_zoo() -> Iterator[Notebook]:
+    notebook = Notebook()
+    notebook.check(f"%load_ext nbmn\n%mn_start {RANKS}")
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def zoo(module_zoo: Notebook) -> Notebook:
+    """Four ranks with some functions and a variable that must survive."""
+    module_zoo.check(SETUP)
+    module_zoo.check("%mn kept = 10 * comm.rank")
+    return module_zoo
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

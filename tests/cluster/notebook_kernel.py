@@ -25,6 +25,8 @@ class Ran:
     streams: dict[str, str] = field(default_factory=lambda: {"stdout": "", "stderr": ""})
     displays: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Mime bundles; one that is updated in place counts once, as it is at the end."""
+    widgets: list[dict[str, Any]] = field(default_factory=list)
+    """First state of each that came, with its bytes."""
     updates: int = 0
     error: str = ""
     error_name: str = ""
@@ -40,6 +42,12 @@ class Ran:
             self.updates += kind == "update_display_data"
             key = content.get("transient", {}).get("display_id") or f"_{len(self.displays)}"
             self.displays[key] = content["data"]
+        elif kind == "comm_open" and content["target_name"] == "jupyter.widget":
+            data = content["data"]
+            paths = [path[0] for path in data["buffer_paths"]]
+            self.widgets.append(
+                {**data["state"], **dict(zip(paths, message["buffers"], strict=True))}
+            )
         elif kind == "error":
             self.error = ANSI.sub("", "\n".join(content["traceback"]))
             self.error_name = content["ename"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,7 +97,8 @@ def test_alike(three: Notebook) -> None:
 def test_an_expression_that_fails_names_the_rank(three: Notebook) -> None:
     three.check("%%mn 1\nonly_here = 3")
     rows = three.check("%mn_diff only_here").text
-    assert "raised on ranks 0, 2" in rows
+    assert "raised on ranks 0, 2; only rank 1 has a value" in rows
+    assert _rows(rows)["only_here"][0] == "ranks 0, 2"
     assert "NameError: name 'only_here' is not defined" in rows
     text = three.check("%mn_diff 1 / (comm.rank - 1)").text
     assert "rank 1" in text
@@ -150,6 +153,78 @@ def test_a_stopped_comparison_leaves_the_ranks_working(three: Notebook, tmp_path
         f"def slow():\n    Path({str(mark)!r}).touch()\n    time.sleep(60)"
     )
     ran = three.run("%mn_diff slow() if comm.rank == 1 else 0", interrupt_when=mark.exists)
-    assert ran.error_name == "KeyboardInterrupt"
+    assert ran.error == "KeyboardInterrupt: stopped on ranks 0–2"
     rows = _rows(three.check("%mn_diff kept").text)
     assert rows["kept"] == ["rank 2", "2, not 0", "rank 0"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("comm.allreduce_obj(1) 0,1", "rank 2 does not run this cell; ranks 0, 1 waited in"),
+        (
+            "comm.allreduce_obj(1) if comm.rank else 0",
+            "rank 0 has finished the cell; ranks 1, 2 waited in",
+        ),
+        (
+            "comm.allreduce_obj(1 / comm.rank)",
+            "rank 0 raised ZeroDivisionError: division by zero\nranks 1, 2 waited in",
+        ),
+    ],
+)
+def test_a_collective_that_not_all_ranks_call(three: Notebook, line: str, said: str) -> None:
+    began = time.monotonic()
+    ran = three.run(f"%mn_diff {line}", seconds=20)
+    assert time.monotonic() - began < 10
+    assert said in ran.error
+    assert re.search(r"allreduce_obj #\d+ \(%mn_diff line 1\) for \d\.\d s", ran.error)
+    assert len(ran.error.splitlines()) <= 2
+    assert three.check("%mn_diff comm.allreduce_obj(1)").text.endswith("alike on ranks 0–2")
+
+
+def test_an_interrupt_of_one_rank_is_its_own(three: Notebook) -> None:
+    three.check("%%mn\ndef stop():\n    raise KeyboardInterrupt")
+    text = three.check("%mn_diff stop() if comm.rank == 1 else 0").text
+    assert text.startswith("stop() if comm.rank == 1 else 0: raised on rank 1; alike on ranks 0, 2")
+    assert re.search(r"rank 1 +KeyboardInterrupt( |$)", text, re.MULTILINE)
+    ran = three.run("%mn_diff stop() if comm.rank == 1 else comm.allreduce_obj(1)", seconds=20)
+    assert "rank 1 raised KeyboardInterrupt\nranks 0, 2 waited in" in ran.error
+    assert ran.error.endswith("and nbmn freed them")
+
+
+def test_objects_that_refer_to_each_other(three: Notebook) -> None:
+    three.check(
+        "%%mn\nclass Node: pass\nnodes = [Node() for _ in range(14)]\n"
+        "for i, node in enumerate(nodes):\n"
+        "    node.number = -1 if (i, comm.rank) == (3, 2) else i\n"
+        "    node.nbrs = [other for other in nodes if other is not node]\n"
+        "one = {'x': np.zeros(3)}\n"
+        "shared = [one, one if comm.rank else {'x': np.array([0, 0, 5.0])}]"
+    )
+    rows = _rows(three.check("%mn_diff nodes[0]").text)
+    assert list(rows.values()) == [["rank 2", "-1, not 3", "ranks 0, 1"]]
+    words = _rows(three.check("%mn_diff shared").text)["shared[1]['x']"][1]
+    assert words == "1 of 3 elements; at most by 5 at [2] (5.0, not 0.0)"
+
+
+def test_numbers_within_a_tolerance(three: Notebook) -> None:
+    three.check("%mn near = [np.ones(3) + 1e-4 * comm.rank, 0.5 + 1e-4 * comm.rank]")
+    assert "ranks 1, 2 differ in 2 of 3 entries" in three.check("%mn_diff near").text
+    text = three.check("%mn_diff near --tol 1e-3").text
+    assert text == "near: alike on ranks 0–2 within 0.001 (3 entries)"
+    text = three.check("%mn_diff near 0,2 --tol 1.5e-4").text
+    assert "near: rank 2 differs in 2 of 3 entries by more than 0.00015" in text
+    wrong = three.run("%mn_diff near --tolerance 1e-3").streams["stderr"]
+    assert "no option --tolerance; write %mn_diff EXPR [RANKS] [--tol 1e-3]" in wrong
+
+
+def test_what_differs_as_it_should_is_said_to(three: Notebook) -> None:
+    three.check(
+        "%%mn\nmodel, optimizer = train(seed=0, lr=0.1)\n"
+        "model.predictor[2].avg_mean[...] = comm.rank\n"
+        "part = nbmn.scatter_dataset(list(range(9)) if comm.rank == 0 else None, comm)"
+    )
+    text = three.check("%mn_diff model").text
+    assert "running statistics of batch normalization differ in data-parallel training" in text
+    assert "scattered" not in text
+    assert "a rank's part of a scattered dataset" in three.check("%mn_diff part").text

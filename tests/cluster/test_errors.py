@@ -174,3 +174,20 @@ def test_errors_that_do_not_fail_the_cell_are_shown(two: Notebook, tmp_path: Pat
 def test_the_last_exception_is_kept_for_the_debugger(two: Notebook) -> None:
     two.run("%mn 1 / 0")
     two.check("%%mn\nimport sys\nassert isinstance(sys.last_value, ZeroDivisionError)")
+
+
+def test_a_call_that_nbmn_refuses_is_shown_at_the_user_s_line(two: Notebook) -> None:
+    ran = two.run("%%mn\ndef call():\n    comm.allreduce(np.ones(2 + comm.rank))\ncall()")
+    assert "MismatchError" in ran.error
+    assert "comm.allreduce(np.ones(2 + comm.rank))" in ran.error
+    assert "agreement.py" not in ran.error
+    assert "activity.py" not in ran.error
+    assert "%mn_debug 0 opens a debugger there" in ran.error
+
+
+def test_magics_say_how_they_are_used(two: Notebook) -> None:
+    for line in ("%mn_where --help", "%mn_debug -h", "%%mn -h\n1"):
+        assert f"UsageError: \n{line.split()[0]} " in two.run(line).streams["stderr"]
+    said = two.run("%mn_status_\n" if False else "%mn_push x --to 1").streams["stderr"]
+    assert "unrecognized arguments: --to 1; usage: %mn_push [" in said
+    assert "'foo' is no rank; name one, such as 0" in two.run("%mn_debug foo").error

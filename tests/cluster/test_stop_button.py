@@ -103,6 +103,32 @@ while not os.path.exists({str(stop)!r}):
     _works(two)
 
 
+def test_a_rank_that_caught_the_interrupt_long_ago_is_asked_again(
+    two: Notebook, tmp_path: Path
+) -> None:
+    two.check("import nbmn.cluster.cells as cells\nbefore = cells.PRESS_MEMORY")
+    two.check("cells.PRESS_MEMORY = 0.2")
+    two.check(
+        f"""%%mn --bg -o run
+import pathlib
+here = pathlib.Path({str(tmp_path)!r})
+try:
+    (here / f"begun{{comm.rank}}").touch()
+    while True: pass
+except KeyboardInterrupt:
+    pass
+(here / f"caught{{comm.rank}}").touch()
+while True: pass
+"""
+    )
+    for word in ("begun", "caught"):
+        wait_until(lambda word=word: len(list(tmp_path.glob(f"{word}*"))) == 2, 10, word)
+        assert "interrupted ranks 0, 1" in two.check("%mn_interrupt").text
+    assert "raised KeyboardInterrupt" in two.run("run.wait()").error
+    two.check("cells.PRESS_MEMORY = before")
+    _works(two)
+
+
 def test_handle_interrupts_a_background_cell(two: Notebook, tmp_path: Path) -> None:
     two.check(
         f"%%mn --bg -o run\nimport pathlib; pathlib.Path({str(tmp_path)!r}, str(comm.rank)).touch()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,73 @@ def test_ranks_that_train_and_ranks_that_are_stuck(ready: Notebook) -> None:
     assert shares["0"]["waiting"] > shares["0"].get("data", 0)
     assert shares["1"]["data"] > shares["1"].get("waiting", 0)
     ready.check("%mn comm.barrier()")
+
+
+LOOP = """%%mn
+for i in range(6):
+    with nbmn.phase("data"): time.sleep(0.05 if comm.rank == 0 else 0.01)
+    comm.allreduce(np.ones(2))
+"""
+
+
+def test_a_loop_without_steps_is_the_last_cell_and_nothing_of_earlier_ones(two: Notebook) -> None:
+    two.check("%%mn\nimport time\nif comm.rank == 1: time.sleep(1)\ncomm.allreduce(np.ones(3))")
+    assert "rank 1 is late" in two.check("%mn_trace").text
+    cell = two.next_cell()
+    two.check(LOOP)
+    two.check("%mn 1 + 1")
+    two.check("%mn_diff np.arange(comm.rank + 5)")
+    text = two.check("%mn_trace 3").text
+    whole, late = re.search(
+        r"ranks 0, 1: (\d+) ms\nno steps marked: showing the last cell.*\n(rank 0 is late: .*)",
+        text,
+    ).groups()
+    assert 300 < int(whole) < 900
+    data = re.search(rf"its data \({re.escape(cell)} line 3\) takes (\d+) ms, elsewhere", late)
+    assert 300 < int(data[1]) < 600
+    assert "rank 1 is late" not in text
+
+
+def test_a_report_ends_a_step_of_a_loop_of_ones_own(two: Notebook) -> None:
+    two.check("%mn import time")
+    two.check(f"{LOOP}    nbmn.report(loss=1 / (i + 1))\n")
+    text = two.check("%mn_trace 3").text
+    assert "ranks 0, 1: 3 steps, " in text
+    assert "no steps marked" not in text
+    data = re.search(r"rank 0 is late: .*its data .* takes (\d+\.?\d*) ms a step, else", text)
+    assert 49 < float(data[1]) < 90
+
+
+def test_who_is_waited_for_before_and_after_a_stop(two: Notebook, tmp_path: Path) -> None:
+    """Nothing is marked, and the one that sleeps never comes to the third allreduce."""
+    asleep = tmp_path / "asleep"
+    loop = (
+        "import time\nfrom pathlib import Path\n"
+        "for step in range(1, 6):\n"
+        "    if comm.rank == 1 and step == 3:\n"
+        f"        Path({str(asleep)!r}).touch(); time.sleep(60)\n"
+        "    comm.allreduce(np.ones(1))"
+    )
+    began: list[float] = []
+
+    def a_second_later() -> bool:
+        if asleep.exists() and not began:
+            began.append(time.monotonic())
+        return bool(began) and time.monotonic() > began[0] + 1
+
+    ran = two.run(f"%%mn\n{loop}", interrupt_when=a_second_later)
+    assert ran.error_name == "RanksInterrupted"
+    two.check("%mn 1 + 1")
+    two.check(f"%%mn --bg -o run\n{loop}")
+    two.check("import time\ntime.sleep(1.5)")
+    for text in (two.check("%mn_trace").text, two.check("run.interrupt()\n%mn_trace").text):
+        assert "rank 1 is late: the other waits for it" in text
+        shares = _table(text)
+        assert shares["0"]["waiting"] > 80
+        assert shares["0"].get("communication", 0) < 20
+        assert float(re.search(r"ranks 0, 1: (\d+\.?\d*) s", text)[1]) < 10
+    two.check("run._ended.wait(10)")
+    two.check("%mn comm.barrier()")
 
 
 def test_nothing_to_show(ready: Notebook) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_steps_of_a_failed_run_are_kept(ready: Notebook) -> None:
 @pytest.mark.parametrize(
     ("before", "line", "error"),
     [
-        ("trainer = make_trainer(1)\ntrainer.run()", "trainer", "RuntimeError"),
+        ("trainer = make_trainer(1)\ntrainer.run()", "trainer", "trainer has run already"),
         ("trainer = 3", "trainer", "trainer is a int on this rank, not a chainer.training.Trainer"),
         ("pass", "nobody", "there is no variable 'nobody' on this rank"),
     ],
@@ -100,8 +101,29 @@ def test_what_cannot_be_trained(ready: Notebook, before: str, line: str, error: 
     ready.check(f"%%mn\n{before}")
     ran = ready.run(f"%mn_train {line}")
     assert not ran.ok
-    assert error in ran.error
-    assert "ranks 0, 1 raised" in ran.error
+    (said,) = ran.error.splitlines()  # no line of nbmn's explains anything
+    assert re.match(r"ranks 0, 1 raised TrainerError at cell \[\d+\] line 1: ", said)
+    assert error in said
+
+
+def test_a_name_that_is_nearly_right(ready: Notebook) -> None:
+    ready.check("%%mn\ntrainer = make_trainer(1)")
+    assert (
+        "no variable 'trainr' on this rank; is it trainer?" in ready.run("%mn_train trainr").error
+    )
+
+
+def test_what_a_trainer_raises_is_at_the_line_of_the_magic_or_of_the_user(ready: Notebook) -> None:
+    cell = ready.next_cell()
+    ran = ready.run(
+        "%%mn_train\ntrainer = make_trainer(1)\n"
+        "def fail(trainer): raise ValueError('boom')\n"
+        "trainer.extend(fail, trigger=(1, 'iteration'))"
+    )
+    assert f"ranks 0, 1 raised ValueError at {cell} line 3: boom" in ran.error
+    assert "train_named" not in ran.error
+    ran = ready.run("%%mn_train\ntrainer = make_trainer(1)\ntrainer.updater = None")
+    assert re.search(r"raised AttributeError at cell \[\d+\] line 1: ", ran.error)
 
 
 def test_a_trainer_runs_once(ready: Notebook) -> None:

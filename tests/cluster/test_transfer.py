@@ -133,7 +133,10 @@ slow = Slow()
 """
     )
     ran = two.run("%mn_push slow", interrupt_when=started.exists, seconds=20, presses=presses)
-    assert ran.error_name == "KeyboardInterrupt"
+    assert (ran.error_name, ran.error) == (
+        "RanksInterrupted",
+        "KeyboardInterrupt: stopped on ranks 0, 1",
+    )
     two.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0])")
     assert two.value("got") == {0: 2.0, 1: 2.0}
 

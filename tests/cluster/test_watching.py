@@ -98,6 +98,19 @@ def test_where_of_a_rank_whose_interpreter_is_held(three: Notebook, tmp_path: Pa
     works(three)
 
 
+def test_where_leaves_a_sleep_in_native_code_as_it_is(three: Notebook, tmp_path: Path) -> None:
+    sleep = "left = ctypes.PyDLL(None).sleep(5)  # seconds it was cut short by"
+    cell = begin(three, tmp_path, f"import ctypes\nif comm.rank == 2:\n    {sleep}")
+    wait_until(lambda: three.value("run.running()") == [2], 10, "the others are done")
+    ran = where_until(three, "native code holds the interpreter")
+    assert "no stack: the signal that asks for it would cut short the system call" in ran.text
+    assert f"{cell} line 5 in <module>" not in ran.text
+    three.check("run.wait()")
+    three.check("%%mn -o got 2\nleft")
+    assert three.value("got") == {2: 0}
+    works(three)
+
+
 def test_interrupting_one_rank_frees_those_that_wait_for_it(
     three: Notebook, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHARED = {"records", "messages", "frames", "markup", "parent", "ranks"}
+SHARED = {"records", "messages", "frames", "front_end", "markup", "parent", "ranks"}
 MAY_IMPORT = {
     "nbmn": {"compat", "global_except_hook"},
     # An unchanged script that fails ends the other ranks.
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "engine": {"nbmn", "communicators", "compat", "debug", "gpu", "optimizers", "phases", *SHARED},
     # What is known of ranks, wherever it is asked: by the notebook, and of two ranks by both.
     "debug": {"communicators", "engine", *SHARED},
-    "dashboard": {"compat", "records"},
+    "dashboard": {"compat", "front_end", "records"},
     # The notebook names functions of the rank's side, to have them called there.
     "cluster": {"nbmn", "debug", "engine", *SHARED},
     "magics": {"cluster", "dashboard", "debug", *SHARED},

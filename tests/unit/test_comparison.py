@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from types import SimpleNamespace
 
@@ -11,20 +12,24 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
+from IPython.core.error import UsageError
 
 from nbmn.debug.comparison import Comparison, closer, compare, how, plan
 from nbmn.debug.contrast import contrast
+from nbmn.debug.expected import PARTS, STATISTICS
 from nbmn.debug.fingerprint import MOST, REST, fingerprint
-from nbmn.magics.diff import split
+from nbmn.magics.diff import Asked, parse
 
 
-def compared(*values) -> Comparison:
+def compared(*values, tolerance=0.0) -> Comparison:
     """What ranks with these values find, as they go about it."""
     found = [fingerprint(value) for value in values]
-    outcome = compare({rank: each.leaves for rank, each in enumerate(found)})
+    outcome = compare({rank: each.leaves for rank, each in enumerate(found)}, tolerance)
     seen = {
         (move.path, target): contrast(
-            found[target].arrays[move.path], found[move.source].arrays[move.path]
+            found[target].arrays[move.places[target]],
+            found[move.source].arrays[move.places[move.source]],
+            move.tolerance,
         )
         for move in plan(outcome)
         for target in move.targets
@@ -32,9 +37,9 @@ def compared(*values) -> Comparison:
     return closer(outcome, seen)
 
 
-def told(*values) -> dict[str, list[tuple]]:
+def told(*values, tolerance=0.0) -> dict[str, list[tuple]]:
     """Differences by path: ranks, words, ranks of the reference."""
-    outcome = compared(*values)
+    outcome = compared(*values, tolerance=tolerance)
     return {
         difference.path: [
             (
@@ -158,8 +163,11 @@ def test_items_of_long_lists():
 
 def test_what_is_past_the_limit_is_compared_as_one():
     a = {i: i for i in range(MOST + 50)}
-    assert set(told(a, {**a, MOST + 20: 0})) == {REST}
+    last = max(a, key=str)
+    ((words),) = told(a, {**a, last: 0})[REST]
+    assert words[1] == "51 more entries, but not the same"
     assert len(fingerprint(a).leaves) == MOST + 1
+    assert told(a, dict(reversed(a.items()))) == {}
 
 
 def test_values_that_hold_themselves():
@@ -184,6 +192,8 @@ def test_nans_that_all_ranks_have_are_told():
 
 def test_what_cannot_be_looked_into_is_told():
     assert compared([threading.Lock()], [threading.Lock()]).opaque == ("lock",)
+    deep = [[[threading.Lock()] for _ in range(2000)] for _ in range(2)]
+    assert compared(*deep).opaque == ("lock",)
     assert set(told((i for i in "a"), threading.Lock())) == {""}
 
     class Odd:
@@ -335,15 +345,109 @@ def test_iterators_that_shuffle_by_other_seeds():
 
 
 @pytest.mark.parametrize(
-    ("line", "expression", "words"),
+    ("one", "other", "tolerance", "alike"),
     [
-        ("model", "model", []),
-        ("model 0,2", "model", ["0,2"]),
-        ("a + b 1:", "a + b", ["1:"]),
-        ("a -1", "a -1", []),
-        ("d['x y'] all", "d['x y']", ["all"]),
-        ("[x for x in y]", "[x for x in y]", []),
+        (1.0, 1.0009, 1e-3, True),
+        (1.0, 1.0011, 1e-3, False),
+        (np.float32(1), np.float32(1.0009), 1e-3, True),
+        (3, 5, 2, True),
+        (3, 6, 2, False),
+        (1, 1.0, 1, False),  # of another type
+        (True, False, 1, False),
+        ("1", "2", 1, False),
+        (float("nan"), 1.0, 1, False),
+        (np.zeros(3), np.array([0, 1e-4, -1e-3]), 1e-3, True),
+        (np.zeros(3), np.array([0, 1e-4, -2e-3]), 1e-3, False),
+        (np.zeros(3), np.array([0, np.nan, 0]), 1e-3, False),
+        (np.array([np.nan, 0]), np.array([0, np.nan]), 1e-3, False),
+        (np.array([np.inf, np.nan]), np.array([np.inf, np.nan]), 1e-3, True),
+        (np.zeros(2, int), np.array([0, 2]), 2, True),
+        (np.zeros(2, "f"), np.zeros(2), 1, False),
+        ([0.0] * 2000, [0.0] * 1999 + [0.5], 0.5, True),
+        ([(0,)] * 2000, [(0,)] * 1999 + [(1,)], 1e30, False),  # digests are no numbers
     ],
 )
-def test_the_ranks_come_last(line, expression, words):
-    assert split(line) == (expression, words)
+def test_numbers_within_a_tolerance_are_alike(one, other, tolerance, alike):
+    assert bool(told([one], [one], [other], tolerance=tolerance)) is not alike
+
+
+def test_a_tolerance_counts_what_is_beyond_it():
+    a = np.array([0.0, 1e-4, 0.5, -2.0])
+    ((_, words, _),) = told(np.zeros(4), a, tolerance=0.01)[""]
+    assert words == "2 of 4 elements; at most by 2 at [3] (-2.0, not 0.0)"
+
+
+def _normalized(kind):
+    model = chainer.Sequential(kind(2))
+    return lambda value: _with_statistics(model.copy("copy"), value)
+
+
+def _with_statistics(model, value):
+    model[0].avg_mean[...] = value
+    return model
+
+
+def test_what_may_well_differ_is_said_to():
+    make = _normalized(L.BatchNormalization)
+    (difference,) = compared(make(0), make(1)).differences
+    assert (difference.path, difference.expected) == ("/0/avg_mean", STATISTICS)
+    gammas = [chainer.Sequential(L.BatchNormalization(2)) for _ in range(2)]
+    gammas[1][0].gamma.array[0] = 5
+    assert [d.expected for d in compared(*gammas).differences] == [""]
+
+    class MultiNodeBatchNormalization(L.BatchNormalization):
+        """As the one of nbmn, the statistics of which are alike."""
+
+    make = _normalized(MultiNodeBatchNormalization)
+    assert [d.expected for d in compared(make(0), make(1)).differences] == [""]
+
+    parts = [chainer.datasets.SubDataset([1, 2, 3, 4], i, i + 2) for i in range(2)]
+    for make in (lambda x: x, lambda x: {"a": 1, "train": x}):
+        found = compared(*map(make, parts)).differences
+        assert found
+        assert {d.expected for d in found} == {PARTS}
+    assert {d.expected for d in compared([1], [2]).differences} == {""}
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("model", Asked("model")),
+        ("model 0,2", Asked("model", ("0,2",))),
+        ("a + b 1:", Asked("a + b", ("1:",))),
+        ("a -1", Asked("a -1")),
+        ("a.b[0]  1:", Asked("a.b[0]", ("1:",))),
+        ("a.b[0] 0, 2 --tol 1", Asked("a.b[0]", ("0,", "2"), 1.0)),
+        ("d['x y'] all", Asked("d['x y']", ("all",))),
+        ("[x for x in y]", Asked("[x for x in y]")),
+        ("model --tol 1e-3", Asked("model", (), 1e-3)),
+        ("model 0,1 --tol=0.5", Asked("model", ("0,1",), 0.5)),
+        ("model --tol 1 0,1", Asked("model", ("0,1",), 1.0)),
+        ("d['x --tol']", Asked("d['x --tol']")),
+        ("a --1", Asked("a --1")),
+    ],
+)
+def test_ranks_and_options_come_last(line, asked):
+    assert parse(line) == asked
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("model --tolerance 1e-3", "%mn_diff has no option --tolerance; write %mn_diff EXPR [RANK"),
+        ("model 0,1 --bg", "no option --bg"),
+        ("model --tol", "--tol takes a number such as 1e-3, not ''; write %mn_diff EXPR"),
+        ("model --tol x", "not 'x'"),
+        ("model --tol -1", "not '-1'"),
+        ("model --tol nan", "not 'nan'"),
+        ("model x", "'x' is no choice of ranks, such as 0,2; write %mn_diff EXPR [RANKS] [--tol"),
+        ("x = 3", "'x = 3' is not an expression"),
+        ("--help", "%mn_diff EXPR [RANKS] [--tol 1e-3]\n\nCompare the value of an expression"),
+        ("-h", "What most ranks have is the reference"),
+        ("model( --tol 1", "is not an expression"),
+        ("", "needs an expression"),
+    ],
+)
+def test_a_wrong_option_is_named_with_the_usage(line, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        parse(line)

@@ -230,10 +230,19 @@ def test_not_finite_values_are_said_and_do_not_spoil_the_mean():
     ("bad", "message"),
     [
         ({0: [7]}, "rank 0: loss not finite, at iteration 7"),
-        ({0: [7, 8], 1: [6]}, "ranks 0, 1: loss not finite, from iteration 6"),
+        ({0: [7, 8], 1: [6]}, "rank 1: loss not finite, at iteration 6; rank 0 from 7"),
+        (
+            {2: range(4, 11), **{rank: range(5, 11) for rank in (0, 1, 3, 4, 5)}},
+            "rank 2: loss not finite, from iteration 4; ranks 0, 1, 3–5 from 5",
+        ),
+        (
+            {rank: [rank + 3, rank + 4] for rank in range(6)},
+            "rank 0: loss not finite, from iteration 3; rank 1 from 4; rank 2 from 5; "
+            "ranks 3–5 later",
+        ),
         (
             {rank: [5] for rank in (0, 1, 2, 3, 5)},
-            "ranks 0–3, 5: loss not finite, from iteration 5",
+            "ranks 0–3, 5: loss not finite, at iteration 5",
         ),
     ],
 )

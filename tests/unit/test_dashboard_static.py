@@ -65,6 +65,16 @@ def test_labels_of_the_picture_are_readable_in_a_usual_window():
     assert 480 <= float(root.get("height")) * shown_at <= 560
 
 
+def test_the_curves_of_no_rank_are_explained_in_the_colour_of_the_page():
+    values = {"main/loss": 1.0, "validation/main/loss": 2.0}
+    made = LiveBoard(size=2, run="run")
+    made.feed(Step(rank, "run", time.time(), i, values) for rank in (0, 1) for i in (1, 2))
+    page = html(made.snapshot())
+    assert "<div>grey: mean of the ranks; dashed: validation loss</div>" in page
+    assert "grey" not in "".join(picture(page).itertext())
+    assert "grey" not in html(board(1).snapshot())
+
+
 def test_title_and_messages_are_escaped():
     made = board(2)
     made.feed([RunEnded(1, "run", time.time(), "failed", "<script>alert(1)</script>")])

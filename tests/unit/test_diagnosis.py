@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
+from nbmn.cluster.watching import compare_iterations
 from nbmn.debug.diagnosis import deadlock, delay, fewer, whereabouts
 from nbmn.debug.states import SILENT, Heard, RankState, ended, in_cell, outside
 from nbmn.debug.waits import need, stuck
+from nbmn.messages import RankInfo
 from nbmn.records import Heartbeat, Wait
 
 WORLD = (0, 1, 2, 3)
@@ -281,6 +284,24 @@ def test_silence_is_told_by_what_the_system_says(process: str, words: str) -> No
     assert slow(waiting(0), state, waiting(2)) == f"rank 1 {words}"
 
 
+def test_who_goes_on_long_after_others_have_finished_is_shown() -> None:
+    said = "rank 1 runs at cell [1] line 5; ranks 0, 3 have finished the cell"
+    done = {"seconds": 4.0}
+    assert slow(over(0, **done), runs(1), raised(2), over(3, **done)) == said
+    assert slow(over(0, seconds=1.0), runs(1), runs(2), runs(3)) == ""
+    prompt = RankState(1, "debugging", "cell [1] line 4", 60.0)
+    assert slow(over(0, **done), prompt, over(2, **done), over(3, **done)) == ""
+
+
+def test_an_unmatched_message_is_not_taken_for_a_collective() -> None:
+    lonely = waiting(0, "recv_obj", peer=1)
+    found = deadlock(states(lonely, over(1), over(2), over(3)))
+    assert found is not None
+    assert found.advice.startswith("What one rank sends, the other must receive")
+    ranks = [RankInfo(r, 4, r, os.uname().nodename, 1, "CPU", "") for r in WORLD]
+    assert compare_iterations(found, states(lonely, over(1)), ranks, 0.0) is found
+
+
 def test_where_a_rank_is_that_does_not_answer() -> None:
     assert whereabouts(runs(1)) == "runs at cell [1] line 5"
     assert whereabouts(waiting(1, seconds=4.2)) == "is in allreduce #5 (cell [1] line 9) for 4 s"
@@ -299,7 +320,8 @@ def test_fewer_iterations() -> None:
     line = "allreduce at cell [1] line 9"
     counts = {0: 10, 1: 10, 2: 9}
     assert fewer([2], [0, 1], counts, line) == (
-        f"rank 2 called {line} once less than ranks 0, 1: at least one fewer iteration"
+        f"rank 2 called {line} at least once less than ranks 0, 1: "
+        "fewer iterations, or a branch not taken"
     )
     assert fewer([2], [0, 1], {0: 10, 1: 10, 2: 0}, line) == (
         f"rank 2 did not call {line}: all ranks must"
@@ -340,9 +362,9 @@ def test_a_rank_that_was_not_heard_in_the_cell_runs_or_is_silent() -> None:
 
 
 def test_a_rank_that_has_ended_is_certain_once_it_was_heard_after() -> None:
-    before = ended(1, "r", "", "", 10.0, Heard(beat(), 10.2))
+    before = ended(1, "r", "", "", 10.0, Heard(beat(), 10.2), 10.2)
     assert (before.state, before.confirmed) == ("done", 0.0)
-    after = ended(1, "r", "E", "line", 10.0, Heard(beat("", "idle"), 10.2))
+    after = ended(1, "r", "E", "line", 10.0, Heard(beat("", "idle"), 10.2), 10.2)
     assert (after.state, after.error, after.where) == ("failed", "E", "line")
     assert after.confirmed > after.changed
     assert outside(1, None).confirmed == 0.0

@@ -31,6 +31,7 @@ def test_what_a_person_reads() -> None:
         "ranks 0–2 raised KeyError at cell [3] line 1: 'x'",
         freed,
         "the trace",
+        "\n%mn_debug 0 opens a debugger there",
     ]
 
 

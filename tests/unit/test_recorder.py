@@ -11,7 +11,15 @@ import pytest
 from nbmn.communicators.activity import collective
 from nbmn.communicators.peers import circle, missing, unanswered
 from nbmn.communicators.recorder import Recorder
-from nbmn.communicators.recordings import CAPACITY, STRINGS, Entry, own_path, read_recorder, reap
+from nbmn.communicators.recordings import (
+    CAPACITY,
+    STRINGS,
+    Entry,
+    make_file,
+    own_path,
+    read_recorder,
+    reap,
+)
 
 
 class Talks:
@@ -145,6 +153,19 @@ def test_found_by_process_id():
     recorder.close()
     with pytest.raises(FileNotFoundError, match="records nothing"):
         read_recorder(os.getpid())
+
+
+def test_another_container_s_process_with_this_id_is_not_mistaken_for_it():
+    mine = own_path()
+    namespace, pid, started = mine.name.removeprefix("nbmn-recorder-").split("-")
+    for name in (f"{int(namespace) + 1}-{pid}-{started}", f"{namespace}-{pid}-{int(started) + 1}"):
+        strange = mine.with_name(f"nbmn-recorder-{name}")
+        make_file(strange)
+        try:
+            with pytest.raises(FileNotFoundError, match="records nothing"):
+                read_recorder(os.getpid())
+        finally:
+            strange.unlink()
 
 
 def test_not_a_recording(tmp_path):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from nbmn.dashboard.lanes import lanes
-from nbmn.records import Span, Timeline, decode, encode
+from nbmn.dashboard.timeline import html, plain
+from nbmn.records import Group, Span, Timeline, decode, encode
 
 
-def timeline(rank, *spans, now=100.0, clock=100.0):
-    return Timeline(rank, "[1]#1", now, clock, tuple(spans))
+def timeline(rank, *spans, now=100.0, clock=100.0, run="[1]#1", groups=()):
+    steps = sum(span.name == "update" for span in spans)
+    return Timeline(rank, run, now, clock, tuple(spans), steps, groups)
 
 
 def mean(begin, end, number, nbytes=4000):
@@ -121,6 +123,76 @@ def test_ranks_without_anything():
     assert one.shares[1] == {}
 
 
+EVERYONE = (Group("7", (0, 1, 2)),)
+
+
+@pytest.mark.parametrize("end", [17.0, None])
+def test_who_never_came_is_late_and_the_others_waited(end):
+    """Also when they were interrupted, and have left what they waited in."""
+    ranks = [
+        timeline(0, mean(10.0, 10.1, 1), mean(10.2, end, 2), clock=17.0),
+        timeline(1, mean(10.0, 10.1, 1), clock=17.0),
+        timeline(2, mean(10.0, 10.1, 1), mean(10.3, end, 2), clock=17.0),
+    ]
+    found = lanes(ranks)
+    assert found.shares[0] == {"communication": pytest.approx(0.1), "waiting": pytest.approx(6.8)}
+    assert found.shares[2]["waiting"] == pytest.approx(6.7)
+    (late,) = found.stragglers
+    assert (late.rank, late.times, late.share) == (1, 1, pytest.approx(6.7 / 7))
+    assert "rank 1 is late: the others wait for it 96% of the time" in plain(found)
+
+
+def test_a_rank_that_has_done_nothing_at_all_is_late():
+    waits = [timeline(r, mean(10.0, 17.0, 1), groups=EVERYONE) for r in (0, 2)]
+    (late,) = lanes([*waits, timeline(1)]).stragglers
+    assert (late.rank, late.kind, late.share) == (1, "", 1.0)
+
+
+def test_who_is_no_member_of_the_communicator_is_not_late():
+    pair = (Group("7", (0, 2)),)
+    found = lanes([timeline(1), *(timeline(r, mean(10.0, 17.0, 1), groups=pair) for r in (0, 2))])
+    assert found.stragglers == ()
+    assert found.shares[0] == {"communication": 7.0}
+
+
+def test_nobody_is_late_for_what_came_after_it_was_asked():
+    ranks = [
+        timeline(0, mean(10.0, 11.0, 1), mean(11.0, 12.0, 2), clock=12.0),
+        timeline(1, mean(10.0, 11.0, 1), clock=10.9),
+    ]
+    assert lanes(ranks).stragglers == ()
+    assert lanes(ranks).shares[0] == {"communication": 2.0}
+
+
+def test_some_of_the_ranks_are_shown():
+    found = lanes([timeline(0, mean(10.0, 17.0, 1), groups=EVERYONE)])
+    assert found.shares[0] == {"communication": 7.0}
+
+
+def test_what_a_rank_did_in_an_earlier_cell_is_not_shown():
+    newer = timeline(0, phase("data", 50.0, 51.0), run="[2]#2")
+    older = timeline(1, *step(1, 10.0, 4, 14, 1), phase("data", 50.2, 50.4))
+    found = lanes([newer, older])
+    assert [(bar.rank, bar.begin) for bar in found.bars] == [(0, 0.0), (1, pytest.approx(0.2))]
+
+
+def test_where_no_steps_are_marked_none_is_spoken_of():
+    ranks = [
+        timeline(rank, phase("data", 10.0, 11 + 4 * (rank == 0)), mean(11 + 4 * (rank == 0), 16, 1))
+        for rank in (0, 1)
+    ]
+    found = lanes(ranks)
+    said = (
+        "rank 0 is late: the other waits for it 67% of the time; its data (cell [1] line 3) takes "
+        "5 s, elsewhere 1 s"
+    )
+    for shown in (plain(found), html(found)):
+        assert said in shown
+        assert "no steps marked: showing the last cell" in shown
+    marked = lanes([timeline(rank, *step(rank, 10.0, 1.0, 11.0, 1)) for rank in (0, 1)])
+    assert "no steps marked" not in plain(marked) + html(marked)
+
+
 def test_timelines_travel():
-    record = timeline(1, phase("data", 0.25, None), mean(1.0, 2.0, 4))
+    record = timeline(1, phase("data", 0.25, None), mean(1.0, 2.0, 4), groups=EVERYONE)
     assert decode(encode([record])) == [record]

@@ -1,9 +1,10 @@
-// The live board in the page: draws what the kernel sends, and sends nothing back.
+// The live board in the page: draws what the kernel sends; only its button sends anything back.
 //
 // Each change carries the whole window, so frames are free to be skipped: changes only mark
 // the board as stale, and one animation frame later the newest state is drawn.
 
 const FLOOR_MS = 120; // between two drawings
+const PAINT_MS = 30; // until Bokeh's next frame
 const TICK_MS = 1000; // the kernel gives a sign at least as often
 const PATIENCE = 10; // ticks without a sign, until the kernel counts as lost
 const LOST =
@@ -116,6 +117,8 @@ class Board {
     this.statusLamp = make("span", "nbmn-lamp", chip);
     this.status = make("span", "", chip);
     this.headline = make("span", "nbmn-headline", head);
+    this.where = new Where(model, this.root);
+    head.append(this.where.button);
     this.bar = make("div", "nbmn-bar", this.root);
     this.bar.setAttribute("role", "progressbar");
     this.fill = make("div", "nbmn-fill", this.bar);
@@ -124,6 +127,7 @@ class Board {
     this.empty = make("div", "nbmn-empty", this.panels, "Waiting for the first step …");
     this.legend = make("div", "nbmn-legend", this.root);
     this.legendKey = "";
+    this.root.append(this.where.pane);
 
     const stale = () => this.markStale();
     const traits = ["change:state", "change:frame", "change:figures"];
@@ -143,6 +147,7 @@ class Board {
       for (const event of doubts) model.off(event, doubtful);
       clearInterval(ticking);
       unwatch();
+      this.where.forget();
     };
     this.paintTheme();
   }
@@ -179,9 +184,15 @@ class Board {
     this.stale = false;
     this.drawn = performance.now();
     const state = this.state;
+    this.drawCharts(state);
+    // Bokeh paints a frame or two later: words that come with it tell of the same moment.
+    setTimeout(() => requestAnimationFrame(() => this.drawWords(state)), PAINT_MS);
+  }
+
+  drawWords(state) {
+    if (this.closed) return;
     this.drawHead(state);
     this.drawLegend(state);
-    this.drawCharts(state);
   }
 
   drawHead(state) {
@@ -195,6 +206,7 @@ class Board {
     this.bar.dataset.known = state.fraction !== null;
     this.bar.dataset.status = status;
     this.root.dataset.few = state.rows.length <= 3;
+    this.where.offer(this.model.get("answers") && status === "running");
     this.fill.style.width = state.fraction === null ? "" : `${100 * state.fraction}%`;
     if (state.fraction !== null) {
       this.bar.setAttribute("aria-valuenow", String(Math.round(100 * state.fraction)));
@@ -260,7 +272,8 @@ class Board {
 
   fillTable(state) {
     state.rows.forEach((row, index) => {
-      const { lamp, word, numbers, gpu, detail } = this.rows[index];
+      const { line, lamp, word, numbers, gpu, detail } = this.rows[index];
+      line.title = row.detail; // a narrow page has the last column out of sight
       setLamp(lamp, row.lamp);
       setText(word, row.lamp);
       const texts = [row.iteration, ...row.values, ...(state.reported ? [row.rate] : [])];

@@ -43,10 +43,21 @@ def check_faults_that_could_not_strike_are_errors_on_all_ranks(comm):
         faults.inject([1, 2], faults.skipping(rank=0))
     with raises(TypeError, "call the fault in the loop"):
         faults.inject(3, faults.raising(rank=0))
+    with raises(TypeError, "None is no fault; make one, as in faults.inject(comm, faults.raising"):
+        faults.inject(comm, None)
+    with raises(TypeError, "the function raising is no fault"):
+        faults.inject(comm, faults.raising)
     with raises(ValueError, "no operation 'sum'"):
         faults.inject(comm, faults.raising(rank=0), operation="sum")
     with raises(TypeError, "goes with a communicator"):
         faults.inject([1], faults.raising(rank=0), operation="bcast")
+
+
+def check_faults_are_what_is_found_in_the_module(comm):
+    assert set(dir(faults)) == {
+        *("raising", "slowing", "hanging", "killing", "poisoning", "misshaping", "recasting"),
+        *("skipping", "uneven", "inject", "Fault"),
+    }
 
 
 def check_slow_steps(comm):

@@ -58,7 +58,7 @@ def check_gradients_of_the_users_own_backward(comm):
 
 def check_communication_lies_between_backward_and_update(comm):
     began, _ = steps_of(comm, double_buffering=False)
-    spans = [span for span in Tracer(world()).spans(3) if span.begin >= began]
+    spans = [span for span in Tracer(world()).timeline(3).spans if span.begin >= began]
     names = [span.name for span in spans]
     start = len(names) - 1 - names[::-1].index("forward")
     assert names[start:] == ["forward", "backward", "average_gradients", "update"]
@@ -71,6 +71,6 @@ def check_communication_lies_between_backward_and_update(comm):
 def check_collectives_have_the_same_name_on_all_ranks(comm):
     with phase("talk"):
         comm.allreduce(np.ones(3))
-    last = [span for span in Tracer(world()).spans(1) if span.name == "allreduce"][-1]
+    last = [span for span in Tracer(world()).timeline(1).spans if span.name == "allreduce"][-1]
     told = comm.allgather_obj((last.link, last.number))
     assert len(set(told)) == 1

@@ -11,9 +11,10 @@ import numpy as np
 from rank_tools import need_ranks
 
 from nbmn.communicators import calibration, models, shared_memory, world
-from nbmn.communicators.window import SharedMemoryBackend
+from nbmn.communicators.window import SharedMemoryBackend, _Way
 
 # Small and large ones, the shards' borders within and between them.
+SMALL_SHAPES = [(3,), (64, 70), (), (300, 30), (0, 4), (129, 65), (5,)]
 SHAPES = [(3,), (64, 700), (1,), (300, 1000), (), (129, 65), (0, 4), (1111, 77), (5,)]
 
 
@@ -51,12 +52,13 @@ def fill(model, rank, step):
         param.grad = values(param, rank, step, n)
 
 
-def expect_means(model, size, step, total=None):
+def expect_means(model, size, step, *, exact=True):
+    """Require the means of what ``fill`` gave, added in rank order."""
     for n, param in enumerate(parameters(model)):
         wide = np.promote_types(param.dtype, np.float32)
         by_rank = [values(param, rank, step, n).astype(wide) for rank in range(size)]
-        expected = (sum(by_rank) / wide.type(total or size)).astype(param.dtype)
-        tight = {2: 2e-3, 4: 1e-5, 8: 1e-12}[param.dtype.itemsize]
+        expected = (sum(by_rank) / wide.type(size)).astype(param.dtype)
+        tight = 0 if exact else {2: 2e-3, 4: 1e-5, 8: 1e-12}[param.dtype.itemsize]
         assert param.grad.shape == param.shape
         assert param.grad.dtype == param.dtype
         np.testing.assert_allclose(param.grad, expected, rtol=tight, atol=tight)
@@ -67,10 +69,17 @@ def average(link, backend, model, **terms):
     return models.average(link, backend, gradients, models.Terms(False, **terms))
 
 
-def step(comm, link, backend, model, number):
+def step(comm, link, backend, model, number, *, exact=True):
     fill(model, comm.rank, number)
     average(link, backend, model)
-    expect_means(model, comm.size, number)
+    expect_means(model, comm.size, number, exact=exact)
+
+
+def by(comm, way):
+    """Return a link and a backend that averages in one way only."""
+    link, backend = opened(comm)
+    backend._ways = lambda _: (way,)
+    return link, backend
 
 
 def alike_on_all(comm, model):
@@ -134,13 +143,13 @@ def check_a_mean_of_means(comm):
     step(comm, link, backend, model, 7)
     for _ in range(3):  # the gradients lie in the window already
         average(link, backend, model)
-        expect_means(model, comm.size, 7)
+        expect_means(model, comm.size, 7, exact=False)
     for param in parameters(model):
         param.grad *= comm.rank + 1  # in place, as hooks do; nobody else may see it
     average(link, backend, model)
     for param in parameters(model):
         param.grad /= (comm.size + 1) / 2
-    expect_means(model, comm.size, 7)
+    expect_means(model, comm.size, 7, exact=False)
 
 
 def check_views_are_this_ranks_own(comm):
@@ -153,7 +162,7 @@ def check_views_are_this_ranks_own(comm):
     comm.barrier()
     for param in parameters(model):
         param.grad -= comm.rank
-    expect_means(model, comm.size, 3)
+    expect_means(model, comm.size, 3, exact=False)
 
 
 def check_shared_and_read_only_arrays(comm):
@@ -219,12 +228,79 @@ def check_wire(comm):
 
 def check_calibration_settles_alike(comm):
     link, backend = opened(comm, calibrate=True)
-    model = build()
-    for number in range(2 * calibration.ROUNDS + 3):
-        step(comm, link, backend, model, number)
+    for model in (build(), build(shapes=SMALL_SHAPES)):
+        for number in range(2 * calibration.ROUNDS + 3):
+            step(comm, link, backend, model, number)
     if comm.size > 1:
-        (best,) = backend._calibration._best.values()
+        best = list(backend._calibration._best.values())
+        assert len(best) == 2
         assert comm.allgather_obj(best) == [best] * comm.size
+
+
+def check_every_way_gives_the_same_bits(comm):
+    sides = [by(comm, way) for way in _Way]
+    for number, dtypes in enumerate([("f4",), ("f8",), ("f2",), ("f4", "f2", "f8")]):
+        model = build(dtypes, SMALL_SHAPES)
+        for side in sides:
+            for again in range(3):
+                step(comm, *side, model, 10 * number + again)
+
+
+def check_every_way_rounds_to_the_wire_alike(comm):
+    sides = [by(comm, way) for way in _Way]
+    model = build(("f8", "f4", "f2"), SMALL_SHAPES)
+    for wire in ("f2", "f4", "f8"):
+        for side in sides:
+            for again in range(2):
+                fill(model, comm.rank, again)
+                average(*side, model, wire=wire)
+                for n, param in enumerate(parameters(model)):
+                    wide = np.promote_types(param.dtype, np.float32)
+                    sent = [values(param, rank, again, n).astype(wire) for rank in range(comm.size)]
+                    total = sum(part.astype(param.dtype).astype(wide) for part in sent)
+                    expected = (total / wide.type(comm.size)).astype(param.dtype)
+                    np.testing.assert_array_equal(param.grad, expected)
+
+
+def check_ways_in_turn(comm):
+    link, backend = opened(comm)
+    nets = [build(shapes=SMALL_SHAPES), build(("f2", "f4"), SMALL_SHAPES[:2])]
+    chosen = np.random.RandomState(5).randint(0, len(_Way), 40)
+    for number, chance in enumerate(chosen):
+        way = _Way(chance)
+        backend._ways = lambda _, way=way: (way,)
+        model = nets[number % 2]
+        if number % 5 == 0:  # one rank has none: the ranks exchange tables first
+            fill(model, comm.rank, number)
+            if comm.rank == number % comm.size:
+                model.cleargrads()
+            average(link, backend, model)
+        elif number % 7 == 0:
+            fill(model, comm.rank, number)
+            kept = [param.grad.copy() for param in parameters(model)]
+            average(link, backend, model, stale=comm.rank == 0)
+            for param, grad in zip(parameters(model), kept, strict=True):
+                np.testing.assert_array_equal(param.grad, grad)
+        else:
+            step(comm, link, backend, model, number)
+
+
+def check_small_gradients_that_share_memory(comm):
+    link, backend = by(comm, _Way.SLOTS)
+    model = build(shapes=[(20, 30)] * 4)
+    a, b, c, d = parameters(model)
+    for _ in range(3):
+        model.cleargrads()
+        a.grad = b.grad = np.full(a.shape, comm.rank, np.float32)
+        c.grad = np.broadcast_to(np.float32(comm.rank), c.shape)
+        d.grad = np.full(d.shape[::-1], comm.rank, np.float32).T
+        if comm.rank == 0:
+            b.grad = np.full(b.shape, 10, np.float32)
+        average(link, backend, model)
+        for param in (a, c, d):
+            np.testing.assert_array_equal(param.grad, np.float32((comm.size - 1) / 2))
+        right = np.float32(10 + sum(range(1, comm.size))) / np.float32(comm.size)
+        np.testing.assert_array_equal(b.grad, right)
 
 
 def check_no_memory_on_one_rank(comm):
@@ -284,7 +360,7 @@ def check_several_hosts(comm):
         backend = SharedMemoryBackend(link, here, shards, between)
         for number in range(3):
             model = build(("f4", "f2"))
-            step(comm, link, backend, model, number)
+            step(comm, link, backend, model, number, exact=False)
             alike_on_all(comm, model)
         assert backend.refusal is None
 

@@ -6,7 +6,11 @@ from check_composition import on_hosts
 from hypothesis import strategies as st
 from together import SHAPES, for_all
 
+from nbmn.communicators import models as averaging
+from nbmn.communicators import world
 from nbmn.communicators.composition import NAMES
+from nbmn.communicators.slots import fits
+from nbmn.communicators.window import SharedMemoryBackend, _Way
 
 HOSTS = ["xxxx", "xxyy", "xyxy", "xyyy", "xxyx", "xyzw"]
 MEANS = [name for name in NAMES if name not in ("dummy", "pure_nccl")]
@@ -111,6 +115,56 @@ def check_means(comm):
         st.sampled_from([None, *FLOATS]),
         st.integers(0, 1000),
         st.integers(1, 3),
+    )
+    for_all(comm, examples, check)
+
+
+def exact_mean(spec, index, size, seed, wire):
+    """Return the mean added in rank order, in the dtype for sums, rounded once."""
+    shape, dtype, _, _ = spec
+    wide = np.promote_types(dtype, np.float32)
+    total = np.zeros(shape, wide)
+    for rank in range(size):
+        grad = contribution(spec, index, rank, seed)
+        if grad is not None:
+            sent = grad if wire is None else grad.astype(wire).astype(dtype)
+            total = total + sent.astype(wide)
+    return (total / wide.type(size)).astype(dtype)
+
+
+def check_means_to_the_last_bit(comm):
+    link, _ = world().open_link(None, None)
+    link.timeout = comm.timeout
+    backends = [
+        SharedMemoryBackend(link, calibrate=True),
+        *[SharedMemoryBackend(link) for _ in _Way],
+    ]
+    for backend, way in zip(backends[1:], _Way, strict=True):
+        backend._ways = lambda request, way=way: (
+            (way if way != _Way.SLOTS or fits(request.table) else _Way.WINDOWS),
+        )
+
+    def check(comm, example):
+        described, wire, seed, turns = example
+        for step, turn in enumerate(turns):
+            model = make_model(described, comm.rank, seed + step)
+            gradients = averaging.collect(model, False)
+            terms = averaging.Terms(False, wire=wire)
+            averaging.average(link, backends[turn], gradients, terms)
+            for index, spec in enumerate(described):
+                got = getattr(model, f"p{index}").grad
+                if not any(spec[3]):
+                    assert got is None
+                    continue
+                assert got.dtype == spec[1]
+                right = exact_mean(spec, index, comm.size, seed + step, wire)
+                np.testing.assert_array_equal(got, right)
+
+    examples = st.tuples(
+        models(comm.size),
+        st.sampled_from([None, *FLOATS]),
+        st.integers(0, 1000),
+        st.lists(st.integers(0, len(_Way)), min_size=1, max_size=6),
     )
     for_all(comm, examples, check)
 

@@ -1,6 +1,7 @@
-"""Ends in a way that is named: ``leave.py WAY``."""
+"""Ends in a way that is named, and writes what it was told: ``leave.py WAY FILE``."""
 
 import os
+import pathlib
 import signal
 import sys
 
@@ -9,7 +10,7 @@ from nccl_tools import interrupt_in_nccl, model_on_device, on_gpus, standin
 from nbmn.communicators import BrokenCommunicatorError
 
 
-def main(way):
+def main(way, said):
     nccl = on_gpus(timeout=60.0)
     model, _ = model_on_device(nccl)
     nccl.multi_node_mean_grad(model)
@@ -28,9 +29,10 @@ def main(way):
         except KeyboardInterrupt:
             HELD.append(nccl)
         except BrokenCommunicatorError as error:
-            print(error, flush=True)
+            # Not printed: a launcher that lost a rank may lose output too.
+            said.write_text(str(error))
             os._exit(0)  # MPI would wait for the other
 
 
 HELD = []
-main(*sys.argv[1:])
+main(sys.argv[1], pathlib.Path(sys.argv[2]))

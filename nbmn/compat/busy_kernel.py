@@ -1,11 +1,12 @@
-"""Let a reloaded page find the board again while a cell still blocks the kernel.
+"""Let a board be found and used while a cell blocks the kernel.
 
 A reloaded JupyterLab asks what the kernel can do and which widgets there are. Both
 questions go to the main thread, which is busy with the cell: to a subshell only
-once the first has been answered, and that is too late for the second. So these
-messages, and no others, are answered from the kernel's shell channel thread while
-the main thread does not get to them. To see them, ipykernel's receiver of the shell
-stream is replaced, in the versions this was tried with.
+once the first has been answered, and that is too late for the second. A press of a
+board's button goes to a subshell in some front ends with some versions of ipykernel,
+else to the main thread too. So these messages, and no others, are answered from the
+kernel's shell channel thread while the main thread does not get to them. To see them,
+ipykernel's receiver of the shell stream is replaced, in the versions this was tried with.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import importlib.metadata
 import threading
 from typing import Any
 
-__all__ = ["answer_while_busy"]
+__all__ = ["PRESS", "answer_while_busy"]
+
+PRESS = "nbmn-press"
+"""A widget's custom message with this key is a press, whose callback only sets an event."""
 
 _PATIENCE = 0.25
 """Seconds the main thread has to show that it is not blocked."""
@@ -39,7 +43,7 @@ _NEEDED = (
 
 @functools.cache
 def answer_while_busy(kernel: Any) -> bool:
-    """Answer the questions of a reloaded page in place of a blocked main thread.
+    """Answer a reloaded page and pressed buttons in place of a blocked main thread.
 
     Local; does its work once per kernel. Everything else passes through unchanged and
     in order.
@@ -52,8 +56,8 @@ def answer_while_busy(kernel: Any) -> bool:
     Returns
     -------
     bool
-        False for a kernel of another kind or version: there the board comes back when
-        the cell ends.
+        False for a kernel of another kind or version: there the board comes back, and
+        hears of a press, when the cell ends.
     """
     if not importlib.metadata.version("ipykernel").startswith(_TRIED):
         return False
@@ -75,24 +79,32 @@ def answer_while_busy(kernel: Any) -> bool:
 
 
 def _is_question(kernel: Any, message: list[Any]) -> bool:
-    """Whether it is for the main thread and one of those a reloaded page asks."""
+    """Whether it is for the main thread and one of those a reloaded page asks; or a press."""
     session = kernel.session
     try:
         _, (_, header, _, _, content, *_) = session.feed_identities(message, copy=False)
         header = session.unpack(header.bytes)
-        if header.get("subshell_id"):
-            return False
         kind = header["msg_type"]
         if kind in ("comm_open", "comm_msg"):
             content = session.unpack(content.bytes)
     except (KeyError, TypeError, ValueError):
         return False  # the kernel's own handler says what is wrong with it
+    if kind == "comm_msg":
+        comm = kernel.comm_manager.get_comm(content.get("comm_id"))
+        if comm is not None and _is_press(content.get("data")):
+            return True  # for a subshell too, from where some versions send it to the main thread
+    if header.get("subshell_id"):
+        return False
     if kind == "comm_open":
         return content.get("target_name") == _CONTROL
     if kind == "comm_msg":
-        comm = kernel.comm_manager.get_comm(content.get("comm_id"))
         return comm is not None and comm.target_name == _CONTROL
     return kind == "kernel_info_request"
+
+
+def _is_press(data: Any) -> bool:
+    custom = data.get("content") if isinstance(data, dict) else None
+    return isinstance(custom, dict) and PRESS in custom
 
 
 async def _responds(main_loop: Any) -> bool:
@@ -121,9 +133,13 @@ def _answer(kernel: Any, message: list[Any]) -> None:
     if kind == "kernel_info_request":
         reply = {"status": "ok", **kernel.kernel_info}
         session.send(kernel.shell_stream, "kernel_info_reply", reply, request, identities)
-    else:
+    elif kind == "comm_open":
         # The widgets' state goes out on IOPub, which takes messages from any thread.
-        getattr(kernel.comm_manager, kind)(kernel.shell_stream, identities, request)
+        kernel.comm_manager.comm_open(kernel.shell_stream, identities, request)
+    else:
+        # Not by the comm's own handler: it tells IPython that a cell begins and ends, and the
+        # figures of the one that runs would be flushed.
+        kernel.comm_manager.get_comm(request["content"]["comm_id"])._msg_callback(request)
     # A request is over when its idle has come; the kernel itself is still at work.
     publish("idle", request)
     publish("busy", None)

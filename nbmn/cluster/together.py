@@ -1,0 +1,161 @@
+"""One call that ranks work on together, outside cells: wait for it, stop it, free who is stuck."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ipyparallel.error import EngineError
+
+from nbmn import frames
+from nbmn.cluster.calls import Call
+from nbmn.cluster.cells import FREE_AGAIN, INTERRUPT_PATIENCE, TICK
+from nbmn.cluster.errors import (
+    NoRanksError,
+    RanksFailed,
+    RanksInterrupted,
+    RanksStuck,
+    fold,
+    is_interrupt,
+)
+from nbmn.cluster.session import Session
+from nbmn.cluster.watching import Answer, look
+from nbmn.debug.diagnosis import Diagnosis
+from nbmn.messages import CellError
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What ranks answered, a ``nbmn.engine.transfer.Reply`` each, by rank."""
+
+    values: dict[int, frames.Parts] = field(default_factory=dict)
+    errors: dict[int, CellError] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+    """Who waited for ever, and was freed."""
+    freed: frozenset[int] = frozenset()
+    """The ranks that were interrupted for that."""
+
+    def require(self) -> dict[int, frames.Parts]:
+        """The values.
+
+        Raises
+        ------
+        RanksFailed
+            A rank answered with an error.
+        RanksStuck
+            None did, but some waited for ever.
+        """
+        own = {rank: error for rank, error in self.errors.items() if not self._follows(rank, error)}
+        if self.diagnosis is not None and not own:
+            raise RanksStuck(self.diagnosis)
+        if self.errors:
+            raise RanksFailed(fold(own or self.errors), self.diagnosis)
+        return self.values
+
+    def _follows(self, rank: int, error: CellError) -> bool:
+        """Whether a rank's error comes of what happened to another rank."""
+        return is_interrupt(error) and (rank in self.freed or error.name != "KeyboardInterrupt")
+
+
+def together(
+    session: Session, title: str, ranks: Sequence[int], send: Callable[[str], Mapping[int, Call]]
+) -> Outcome:
+    """Have ranks work on something, and wait for it.
+
+    Parameters
+    ----------
+    title
+        What it is, such as ``%mn_push model``.
+    ranks
+        Those that take part.
+    send
+        Sends each of them its call, given the name of the run.
+
+    Raises
+    ------
+    ClusterError
+        Ranks are still busy with a cell.
+    RanksInterrupted
+        After a Ctrl-C, which interrupts them.
+    NoRanksError
+        The ranks are gone.
+    """
+    work = _Work(session, session.new_run(title), ranks)
+    try:
+        with session.idle(ranks):
+            work.calls.update(send(work.run))
+        work.wait()
+    except KeyboardInterrupt:
+        raise work.stop() from None
+    if work.outcome.errors:
+        session.distrust()
+    return work.outcome
+
+
+class _Work:
+    def __init__(self, session: Session, run: str, ranks: Sequence[int]) -> None:
+        self.run = run
+        self.calls: dict[int, Call] = {}
+        """Of ranks that have not answered."""
+        self.outcome = Outcome()
+        self._session = session
+        self._ranks = ranks
+        self._began = time.monotonic()
+        self._answers: dict[int, Answer] = {}
+        self._freed: dict[int, float] = {}
+
+    def wait(self) -> None:
+        while self.calls:
+            next(iter(self.calls.values())).wait(TICK)
+            self._collect()
+            if self.calls:
+                self._session.require_alive()
+                self._free()
+
+    def stop(self) -> RanksInterrupted:
+        """Interrupt the ranks, and give them time to answer; a second Ctrl-C takes it away."""
+        session = self._session
+        try:
+            session.distrust()
+            session.listener.interrupt(self._ranks, self.run)
+            deadline = time.monotonic() + INTERRUPT_PATIENCE
+            while self.calls and time.monotonic() < deadline:
+                next(iter(self.calls.values())).wait(TICK)
+                self._collect()
+        except KeyboardInterrupt:
+            session.listener.interrupt(self.calls, self.run)
+        return RanksInterrupted(self._ranks, sorted(self.calls))
+
+    def _collect(self) -> None:
+        for rank in [rank for rank, call in self.calls.items() if call.done()]:
+            try:
+                error, parts = self.calls.pop(rank).result()
+            except EngineError as death:
+                raise NoRanksError(self._session.death() or str(death)) from None
+            self._answers[rank] = Answer(error, time.monotonic())
+            if error is not None:
+                self.outcome.errors[rank] = error
+            elif parts is not None:
+                self.outcome.values[rank] = parts
+
+    def _free(self) -> None:
+        """Interrupt ranks that wait for ever, as in a cell."""
+        session, now = self._session, time.monotonic()
+        running = {rank: cell.request.run for rank, cell in session.running().items()}
+        running |= dict.fromkeys(self.calls, self.run)
+        beats, stacks = session.listener.beats, session.stacks
+        states = look(session.ranks, beats, running, self._answers, self.run, now, stacks)
+        found = session.explain(states, self._began)
+        if found is None:
+            return
+        first = self.outcome.diagnosis
+        self.outcome.diagnosis = found if first is None else first.with_more(found)
+        due = [
+            rank
+            for rank in found.ranks
+            if rank in self.calls and now - self._freed.get(rank, -FREE_AGAIN) >= FREE_AGAIN
+        ]
+        self._freed.update(dict.fromkeys(due, now))
+        self.outcome.freed = frozenset(self._freed)
+        session.listener.interrupt(due, self.run)

@@ -27,6 +27,8 @@ def collect(folder: Path) -> str:
     """Gather the wheels in a folder; needs a network. Returns what to say."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.glob("*.whl")):
+        raise SystemExit(f"{folder} has wheels already, maybe of other versions: name a new folder")
     constraints = str(ROOT / "build-constraints.txt")
     # pip 25.3 and later take the second, earlier ones the first.
     building = {"PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -12,6 +13,8 @@ from gpu_tools import Report, Skip
 
 def run(report: Report) -> None:
     """Tell versions; skip where there is no GPU that CuPy can use."""
+    if importlib.util.find_spec("cupy") is None:
+        raise Skip("CuPy is not installed")
     from nbmn.gpu.cupy_runtime import CupyRuntime
     from nbmn.gpu.nccl import version_text
     from nbmn.gpu.nccl_cupy import CupyNccl

@@ -1,7 +1,7 @@
 """What NVIDIA's driver tells of a GPU, asked through nvidia-ml-py, which is loaded when first used.
 
-Devices are found by their UUID: the numbers by which CUDA knows them in this process say
-nothing to the driver (``CUDA_VISIBLE_DEVICES``).
+Devices are found by their UUID or place on the PCI bus: the numbers by which CUDA knows them in
+this process say nothing to the driver (``CUDA_VISIBLE_DEVICES``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Gpu:
     Parameters
     ----------
     uuid : str
-        As CUDA gives it, 32 hexadecimal digits.
+        As CUDA gives it, 32 hexadecimal digits; empty if it is not known.
+    bus_id : str
+        As CUDA gives it: domain, bus, device and function; empty if it is not known.
     visible : str
         What ``CUDA_VISIBLE_DEVICES`` says, where CUDA may give the UUID of the whole GPU.
 
@@ -48,7 +50,7 @@ class Gpu:
         once the driver has lost the GPU; where it merely does not tell they return None.
     """
 
-    def __init__(self, uuid: str, visible: str = "") -> None:
+    def __init__(self, uuid: str, bus_id: str = "", visible: str = "") -> None:
         self._nvml = _library()
         self._silent = {
             self._nvml.NVML_ERROR_NOT_SUPPORTED,
@@ -58,18 +60,23 @@ class Gpu:
             self._nvml.NVML_ERROR_NOT_FOUND,
             self._nvml.NVML_ERROR_NO_DATA,
         }
-        self._handle = self._found(names(uuid, visible))
+        self._handle = self._found(names(uuid, bus_id, visible))
         # What concerns the card, not a part of its memory, is known of the whole GPU only.
         whole = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self._handle)
         self._card = self._handle if whole is None else whole
 
     def _found(self, candidates: tuple[str, ...]) -> Any:
+        problem = "its UUID is not known"
         for name in candidates:
+            by_uuid = name.startswith(("MIG-", "GPU-"))
+            find = "nvmlDeviceGetHandleByUUID" if by_uuid else "nvmlDeviceGetHandleByPciBusId"
             try:
-                return self._nvml.nvmlDeviceGetHandleByUUID(name)
+                return getattr(self._nvml, find)(name)
             except self._nvml.NVMLError as error:
                 problem = str(error)
-        raise DriverError(f"the driver knows no {candidates[-1]} ({problem})")
+        raise DriverError(
+            f"the driver knows no {candidates[-1] if candidates else 'GPU'} ({problem})"
+        )
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes in use, by whomever, and in all."""
@@ -128,24 +135,27 @@ class Gpu:
             raise DriverError(str(error)) from error
 
 
-def names(uuid: str, visible: str) -> tuple[str, ...]:
+def names(uuid: str, bus_id: str, visible: str) -> tuple[str, ...]:
     """What the driver may call a device, the most special first.
 
     Examples
     --------
-    >>> names("0" * 32, "0,1")
+    >>> names("0" * 32, "", "0,1")
     ('MIG-00000000-0000-0000-0000-000000000000', 'GPU-00000000-0000-0000-0000-000000000000')
+    >>> names("", "0000:07:00.0", "")
+    ('0000:07:00.0',)
     """
     name = "-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))
+    known = (f"MIG-{name}", f"GPU-{name}") if uuid else ()
     # CUDA shows a process one part of a GPU only, the first that is named.
     first = visible.partition(",")[0].strip()
     named = (first,) if first.startswith("MIG-") else ()
-    return (*named, f"MIG-{name}", f"GPU-{name}")
+    return (*named, *known, *((bus_id,) if bus_id else ()))
 
 
-def gpu_of(uuid: str) -> Gpu:
-    """The GPU with CUDA's UUID, as this process sees it; raises as :class:`Gpu`."""
-    return Gpu(uuid, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+def gpu_of(uuid: str, bus_id: str = "") -> Gpu:
+    """The GPU that CUDA calls so, as this process sees it; raises as :class:`Gpu`."""
+    return Gpu(uuid, bus_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 
 @functools.cache

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nbmn.gpu import driver
+
 if TYPE_CHECKING:
     import cupy
 
 _NOT_READY = 600  # cudaErrorNotReady
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
+_UUID = 16  # bytes
 
 
 class CupyRuntime:
@@ -38,10 +41,20 @@ class CupyRuntime:
         return f"CuPy {cupy.__version__}"
 
     def uuid(self, device: int) -> str:
-        """Return the device's UUID."""
+        """Return the device's UUID, 32 hexadecimal digits; empty where it is not known."""
         from cupy.cuda import runtime
 
-        return bytes(runtime.getDeviceProperties(device)["uuid"]).hex()
+        told = driver.uuid(device)
+        if not told:
+            known = bytes(runtime.getDeviceProperties(device)["uuid"])
+            told = known.hex() if len(known) == _UUID else ""  # CuPy ends before a zero byte
+        return told
+
+    def bus_id(self, device: int) -> str:
+        """Return where the device is on the host's PCI bus."""
+        from cupy.cuda import runtime
+
+        return runtime.deviceGetPCIBusId(device)
 
     def current_device(self) -> int:
         """Return the number of the device that this thread uses."""

@@ -30,7 +30,13 @@ class Runtime(Protocol):
         """Return the name and version of the runtime."""
 
     def uuid(self, device: int) -> str:
-        """Return what is the same for two processes exactly if they use one device."""
+        """Return what no other device has, of whichever host; empty where it is not known.
+
+        Parts of one GPU (MIG) have their own.
+        """
+
+    def bus_id(self, device: int) -> str:
+        """Return what no other GPU of the host has, the same for parts of one."""
 
     def current_device(self) -> int:
         """Return the number of the device that this thread uses."""

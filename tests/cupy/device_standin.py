@@ -38,6 +38,7 @@ ATTRIBUTES = {
 
 PROPERTIES = {
     "name": b"stand-in",
+    "uuid": b"GPU with a zero",  # CuPy leaves out the first zero byte and what follows
     "major": 9,
     "minor": 0,
     "multiProcessorCount": 132,
@@ -106,6 +107,7 @@ ANSWERS: dict[str, Callable] = {
     "eventCreateWithFlags": lambda flags: allocate(8),
     "eventElapsedTime": lambda start, end: 1.0,
     "getDeviceProperties": lambda device: PROPERTIES,
+    "deviceGetPCIBusId": lambda device: f"0000:{7 + device:02x}:00.0",
     "occupancyMaxPotentialBlockSize": lambda *_: (132, 256),
 }
 

@@ -24,12 +24,12 @@ from nbmn.gpu.nccl import kind_of, version_text
 from nbmn.gpu.runtime import DRIVER, this_gpu
 
 
-def identity(uuid, nccl=22707, runtime="CuPy 14.2.0", problem=None, host="here"):
-    return Identity(host, uuid, nccl, runtime, problem)
+def identity(uuid, nccl=22707, runtime="CuPy 14.2.0", problem=None, host="here", bus_id=""):
+    return Identity(host, uuid, nccl, runtime, problem, bus_id)
 
 
 def test_ranks_that_are_alike():
-    ranks = [identity("a"), identity("b"), identity("a", host="there")]
+    ranks = [identity("a", bus_id="7"), identity("b"), identity("c", host="there", bus_id="7")]
     assert odd_ones(ranks) is None
     assert reason_to_stage(ranks) is None
 
@@ -48,6 +48,21 @@ def test_reasons_to_stage():
     assert reason_to_stage(ranks) == "ranks 1, 2, 3 are on one GPU, and NCCL takes one rank on each"
     ranks[2] = identity("", problem="there is no GPU")
     assert reason_to_stage(ranks) == "rank 2: there is no GPU"
+
+
+def test_whose_gpu_is_one():
+    one = "ranks 0, 2 are on one GPU, and NCCL takes one rank on each"
+    other = identity("b", bus_id="0000:08:00.0")
+    # Containers of one machine, by other names, which may count buses in their own way.
+    there = identity("a", host="there", bus_id="0000:01:00.0")
+    assert reason_to_stage([identity("a", bus_id="0000:07:00.0"), other, there]) == one
+    # Parts of a GPU (MIG).
+    part, next_part = (identity(uuid, bus_id="0000:07:00.0") for uuid in "ac")
+    assert reason_to_stage([part, other, next_part]) == one
+    # Drivers that do not tell UUIDs.
+    unknown = [identity("", bus_id=f"0000:0{n}:00.0") for n in (7, 8, 9)]
+    assert reason_to_stage(unknown) is None
+    assert reason_to_stage([*unknown[:2], unknown[0]]) == one
 
 
 def test_numbers_of_dtypes():

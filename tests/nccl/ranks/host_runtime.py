@@ -81,6 +81,9 @@ class HostRuntime:
     def uuid(self, device):
         return self._uuid
 
+    def bus_id(self, device):
+        return self._uuid
+
     def current_device(self):
         return 0
 

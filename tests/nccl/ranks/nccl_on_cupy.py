@@ -15,7 +15,7 @@ from host_runtime import Standin
 
 _standin = Standin()
 _tickets = {}
-_uuid = {"uuid": os.getpid().to_bytes(16, "little")}
+_place = {"bus": f"{os.getpid():08x}:07:00.0"}
 
 
 def _record(event, stream, *_):
@@ -39,7 +39,9 @@ device_standin.ANSWERS |= {
     "eventRecord": _record,
     "eventQuery": _query,
     "streamWaitEvent": _hold,
-    "getDeviceProperties": lambda device: {"name": b"Stand-in", **_uuid},
+    # CuPy's UUIDs end before a zero byte.
+    "getDeviceProperties": lambda device: {"name": b"Stand-in", "uuid": b""},
+    "deviceGetPCIBusId": lambda device: _place["bus"],
 }
 
 import chainer  # noqa: E402 - after the stand-in
@@ -140,8 +142,8 @@ def check_sums_and_broadcasts(comm):
 
 
 def check_one_gpu_for_all(comm):
-    own = _uuid["uuid"]
-    _uuid["uuid"] = b"the only one here"
+    own = _place["bus"]
+    _place["bus"] = "0000:07:00.0"
     try:
         nccl = nbmn.create_communicator("pure_nccl", timeout=15)
         with warnings.catch_warnings(record=True) as caught:
@@ -152,7 +154,7 @@ def check_one_gpu_for_all(comm):
         assert len(notes) == (nccl.rank == 0 and nccl.size > 1), notes
         assert (nccl._parts.gradients.refusal is None) == (nccl.size == 1)
     finally:
-        _uuid["uuid"] = own
+        _place["bus"] = own
 
 
 def check_flat_is_staged(comm):
@@ -211,7 +213,7 @@ def check_the_runtime(comm):
     assert runtime.problem() is None
     assert runtime.version() == f"CuPy {cupy.__version__}"
     assert runtime.current_device() == 0
-    assert bytes.fromhex(runtime.uuid(0)) == _uuid["uuid"]
+    assert (runtime.uuid(0), runtime.bus_id(0)) == ("", _place["bus"])
     host = runtime.pinned(5, np.dtype("f8"))
     host[...] = np.arange(5)
     array = runtime.empty(5, np.dtype("f8"))

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from nbmn.communicators.arrays import on_device, summing_dtype
+from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
+from nbmn.gpu.launcher import aside
 from nbmn.gpu.packing import as_dtype
 from nbmn.gpu.runtime import Event, Runtime
 
@@ -19,6 +21,9 @@ Buffers = Sequence[tuple[Packing, Any]]
 Travelling = Callable[[np.dtype, np.dtype | None], np.dtype]
 """Returns the dtype in which values of a dtype are added, if they are rounded to another first;
 raises TypeError where they cannot be."""
+
+SLICE = 1e-3
+"""Seconds that a wait leaves the interpreter to the thread that it waits for, at a time."""
 
 _LINE = 16  # bytes; what begins at a multiple is copied fastest
 
@@ -69,6 +74,24 @@ def on_host(own: np.dtype, rounded: np.dtype | None) -> np.dtype:
     if rounded is not None and rounded.name == BFLOAT16:
         return np.dtype(np.float32)
     return summing_dtype(rounded or own)
+
+
+def wait_for_device(link: Link, runtime: Runtime, event: Event, device: int) -> None:
+    """Wait until an event of this rank's own GPU is reached; local.
+
+    A thread sleeps until the device wakes it: who asks from time to time asks too late, and
+    meanwhile the device has nothing to do.
+    """
+    if runtime.reached(event):
+        return
+
+    def sleep() -> None:
+        runtime.use(device)
+        runtime.await_(event)
+
+    task = aside(sleep, "nbmn-event")
+    link.wait(lambda: task.done(SLICE), "its own GPU", task.done)
+    task.result()
 
 
 def device_of(arrays: Sequence[Any], runtime: Runtime) -> int:

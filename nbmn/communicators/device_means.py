@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbmn.communicators.backend import MeanRequest
-from nbmn.communicators.carriers import Buffers, Carrier, device_of, plan
+from nbmn.communicators.carriers import Buffers, Carrier, device_of, plan, wait_for_device
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Entry
 from nbmn.gpu.packing import pack, unpack
@@ -94,5 +94,5 @@ class DeviceMeans:
         if self._link.worker is not None:
             # They go to a thread that may compute on another stream.
             written = runtime.record(runtime.compute_stream())
-            self._link.wait(lambda: runtime.reached(written), "its own GPU")
+            wait_for_device(self._link, runtime, written, packed.device)
         return means

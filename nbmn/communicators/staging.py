@@ -10,7 +10,7 @@ import numpy as np
 
 from nbmn.communicators import transport
 from nbmn.communicators.backend import Backend, MeanRequest
-from nbmn.communicators.carriers import device_of, on_host, plan
+from nbmn.communicators.carriers import device_of, on_host, plan, wait_for_device
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Entry, Packing, Table
 from nbmn.gpu.packing import pack, unpack
@@ -68,7 +68,7 @@ class StagedMeans:
 
     def _mean(self, prepared: _Prepared) -> list[Any]:
         runtime, request = self._runtime, prepared.request
-        self._link.wait(lambda: runtime.reached(prepared.ready), "its own GPU")
+        wait_for_device(self._link, runtime, prepared.ready, prepared.device)
         inner = self._host.prepare(MeanRequest(_flat(prepared), prepared.copies, request.total))
         transport.barrier(self._link)  # all have prepared
         averaged = self._host.mean(inner)
@@ -84,7 +84,7 @@ class StagedMeans:
                         means[index] = part
             uploaded = runtime.record(runtime.compute_stream())
         # The next averaging writes to the same memory.
-        self._link.wait(lambda: runtime.reached(uploaded), "its own GPU")
+        wait_for_device(self._link, runtime, uploaded, prepared.device)
         return means
 
     def close(self) -> None:

@@ -126,7 +126,7 @@ class CupyRuntime:
         """Return an event that is reached when all that the stream has been given is done."""
         from cupy.cuda import Event
 
-        event = Event(disable_timing=True)
+        event = Event(block=True, disable_timing=True)
         event.record(stream)
         return event
 
@@ -139,6 +139,10 @@ class CupyRuntime:
         if status not in (0, _NOT_READY):
             raise runtime.CUDARuntimeError(status)
         return status == 0
+
+    def await_(self, event: Any) -> None:
+        """Wait until an event is reached, without the GIL; raises what went wrong."""
+        event.synchronize()
 
     def hold(self, stream: Any, event: Any) -> None:
         """Let a stream go on when an event is reached."""

@@ -42,7 +42,9 @@ class Channel:
         self.started: Task = self._launcher.submit(lambda: self._start(size, unique_id, rank))
         """Done when all ranks have met."""
 
-    def enqueue(self, ready: Event, calls: Callable[[NcclComm, int], None]) -> Task:
+    def enqueue(
+        self, ready: Event, calls: Callable[[NcclComm, int], None], *, to_the_end: bool
+    ) -> Task:
         """Enqueue operations; the task's result is an event that is reached when they are done.
 
         Parameters
@@ -51,9 +53,11 @@ class Channel:
             Reached when what they need is computed.
         calls
             Gets the communicator and the stream's handle, and begins operations.
+        to_the_end
+            The task is over when they are done, rather than when they are enqueued.
         """
         self.operations += 1
-        return self._launcher.submit(lambda: self._enqueue(ready, calls))
+        return self._launcher.submit(lambda: self._enqueue(ready, calls, to_the_end))
 
     def check(self) -> None:
         """Raise NcclFailure if NCCL reports an error; local."""
@@ -103,7 +107,9 @@ class Channel:
             return
         self._settle()
 
-    def _enqueue(self, ready: Event, calls: Callable[[NcclComm, int], None]) -> Event:
+    def _enqueue(
+        self, ready: Event, calls: Callable[[NcclComm, int], None], to_the_end: bool
+    ) -> Event:
         runtime, nccl, comm = self._gpu.runtime, self._gpu.nccl, self._comm
         runtime.hold(self._stream, ready)
         if comm is None or self._ended:
@@ -114,7 +120,10 @@ class Channel:
         finally:
             nccl.group_end()
         self._settle()
-        return runtime.record(self._stream)
+        done = runtime.record(self._stream)
+        if to_the_end:
+            runtime.await_(done)
+        return done
 
     def _settle(self) -> None:
         """Wait until a driver that does not block has done what it was asked."""

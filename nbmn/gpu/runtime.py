@@ -74,6 +74,10 @@ class Runtime(Protocol):
     def reached(self, event: Event) -> bool:
         """Say whether an event is reached; raises what went wrong on the device."""
 
+    def await_(self, event: Event) -> None:
+        """Wait until an event of this thread's device is reached, which leaves the core and the
+        interpreter to others; raises what went wrong on the device."""
+
     def hold(self, stream: Stream, event: Event) -> None:
         """Let a stream go on when an event is reached."""
 

@@ -128,6 +128,10 @@ class HostRuntime:
             raise self.error
         return bool(self.standin.reached(*event))
 
+    def await_(self, event):
+        while not self.reached(event):
+            threading.Event().wait(1e-4)
+
     def hold(self, stream, event):
         # The stream's thread waits for no other, so who gives it work does.
         while not self.standin.reached(*event):

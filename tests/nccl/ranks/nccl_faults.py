@@ -74,6 +74,29 @@ def check_interrupt_of_a_stuck_all_reduce(comm):
     assert counted() == (inits + 1, aborts + 1, destroys)
 
 
+def check_the_end_is_noticed_when_it_comes(comm):
+    """However long it took: the device is idle until then."""
+    for options, name in (({}, "NCCL"), ({"uuid": "the only one"}, "staged")):
+        nccl = started(**options)
+        runtime = nccl._parts.gpu.runtime
+        ends, late = [], []
+        sleep = runtime.await_
+
+        def noted(event, sleep=sleep, ends=ends):
+            sleep(event)
+            ends.append(time.monotonic())
+
+        runtime.await_ = noted
+        for seed in range(7):
+            model, _ = model_on_device(nccl, "float32", seed)
+            standin().kernel(runtime.compute_stream(), 100)
+            nccl.multi_node_mean_grad(model)
+            if ends:  # some of the staged waits for events that are reached already
+                late.append(time.monotonic() - ends[-1])
+        assert len(ends) >= 7, name
+        assert name == "staged" or sorted(late)[3] < 2e-3, late
+
+
 def check_interrupt_behind_a_long_kernel(comm):
     nccl = started()
     runtime = nccl._parts.gpu.runtime

@@ -38,6 +38,7 @@ device_standin.ANSWERS |= {
     "streamCreateWithPriority": lambda flags, priority: _standin.stream(),
     "eventRecord": _record,
     "eventQuery": _query,
+    "eventSynchronize": lambda event: _hold(0, event),
     "streamWaitEvent": _hold,
     # CuPy's UUIDs end before a zero byte.
     "getDeviceProperties": lambda device: {"name": b"Stand-in", "uuid": b""},

@@ -7,17 +7,19 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
 import pytest
 
 from nbmn.communicators import recordings
-from nbmn.communicators.carriers import on_host, plan
+from nbmn.communicators.carriers import SLICE, on_host, plan
 from nbmn.communicators.nccl_carrier import by_nccl
 from nbmn.communicators.parameters import Entry, union
 from nbmn.communicators.peers import left
 from nbmn.communicators.recordings import Entry as Recorded
+from nbmn.communicators.waiting import wait
 from nbmn.gpu.identity import Identity, odd_ones, reason_to_stage
 from nbmn.gpu.launcher import Launcher, aside
 from nbmn.gpu.nccl import kind_of, version_text
@@ -130,6 +132,22 @@ def test_calls_are_made_in_order_on_one_thread():
     assert [task.result() for task in tasks] == list(range(5))
     assert seen == [(n, "test") for n in range(5)]
     launcher.close()
+
+
+def test_who_waits_for_a_task_is_woken_when_it_is_over():
+    late = []
+    for _ in range(9):
+        ends = []
+
+        def call(ends=ends):
+            threading.Event().wait(0.1)
+            ends.append(time.monotonic())
+
+        task = aside(call, "test")
+        wait(lambda task=task: task.done(SLICE), 5.0, nap=task.done)
+        late.append(time.monotonic() - ends[0])
+    # Sleeps in between would be of 6 ms by then.
+    assert sorted(late)[4] < 1e-3, late
 
 
 def test_errors_are_raised_in_who_asks():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nbmn.communicators import recordings
-from nbmn.communicators.carriers import SLICE, on_host, plan
+from nbmn.communicators.carriers import on_host, plan
 from nbmn.communicators.nccl_carrier import by_nccl
 from nbmn.communicators.parameters import Entry, union
 from nbmn.communicators.peers import left
@@ -144,7 +144,7 @@ def test_who_waits_for_a_task_is_woken_when_it_is_over():
             ends.append(time.monotonic())
 
         task = aside(call, "test")
-        wait(lambda task=task: task.done(SLICE), 5.0, nap=task.done)
+        wait(task.done, 5.0, nap=task.done)
         late.append(time.monotonic() - ends[0])
     # Sleeps in between would be of 6 ms by then.
     assert sorted(late)[4] < 1e-3, late

@@ -135,8 +135,8 @@ class NcclCarrier:
         try:
             with HeldInterrupt():
                 channel = self._channel = Channel(self._gpu, device, link.size, name, link.rank)
-                # Given up with its communicator; not at exit, where nothing can be relied on.
-                end = weakref.finalize(self, channel.abort)
+                # Let go of with its communicator; not at exit, where nothing can be relied on.
+                end = weakref.finalize(self, channel.destroy)
                 end.atexit = False
                 self._forget = end.detach
             # It has an end of its own, at which all tell each other, those too that failed early.

@@ -2,7 +2,9 @@
 
 import gc
 import signal
+import threading
 import time
+import weakref
 
 import chainer
 import numpy as np
@@ -236,6 +238,7 @@ def check_timeout_in_nccl_names_who_is_late(comm):
 
 def check_one_interrupted_rank_is_missed_by_the_others(comm):
     nccl = started()
+    aborts = standin().aborts()
     with faults() as fault:
         fault.block(nccl.rank == 0)
         model, _ = model_on_device(nccl)
@@ -244,6 +247,8 @@ def check_one_interrupted_rank_is_missed_by_the_others(comm):
             with raises(KeyboardInterrupt):
                 nccl.multi_node_mean_grad(model)
             watcher.join()
+            # Otherwise the call could go on, and be the others' in time.
+            wait(lambda: standin().aborts() == aborts + 1, 5.0, "the abort")
         else:
             with raises(BrokenCommunicatorError, "rank 0 has left multi_node_mean_grad #"):
                 nccl.multi_node_mean_grad(model)
@@ -285,12 +290,55 @@ def check_slow_abort_keeps_nobody_waiting(comm):
         assert aborts >= 1
 
 
-def check_dropped_communicators_are_aborted(comm):
+def check_dropped_communicators_are_destroyed(comm):
     nccl = started()
-    _, aborts, _ = counted()
+    _, aborts, destroys = counted()
     del nccl
     gc.collect()
-    wait(lambda: counted()[1] == aborts + 1, 5.0, "the abort")
+    wait(lambda: counted()[2] == destroys + 1, 5.0, "the end")
+    assert counted()[1] == aborts
+
+
+def check_what_an_abort_leaves_on_the_device_is_kept(comm):
+    """Until the stream is past it, though the abort has returned."""
+    nccl = started()
+    runtime, channel = nccl._parts.gpu.runtime, nccl_of(nccl)._channel
+    kept = on_device(np.ones(3))
+    seen = weakref.ref(kept)
+    standin().kernel(channel._stream, 300)
+    behind = runtime.record(channel._stream)
+    task = channel.abort([kept])
+    del kept
+    held = []
+    while not runtime.reached(behind):
+        held.append(seen() is not None)
+    assert held[:-1], "the abort took longer than the kernel"
+    assert all(held[:-1])
+    wait(task.done, 5.0, "the abort")
+    gc.collect()
+    assert seen() is None
+
+
+def check_no_abort_while_a_call_is_under_way(comm):
+    """For a moment: what it frees the call may yet use."""
+    nccl = started()
+    channel = nccl_of(nccl)._channel
+    _, aborts, _ = counted()
+    entered, go_on, seen = threading.Event(), threading.Event(), []
+
+    def calls(made, stream):
+        entered.set()
+        go_on.wait(0.05)
+        seen.append(counted()[1])
+
+    ready = channel._gpu.runtime.record(channel._gpu.runtime.compute_stream())
+    channel.enqueue(ready, calls, to_the_end=False)
+    entered.wait(5.0)
+    task = channel.abort()
+    wait(task.done, 5.0, "the abort")
+    assert (seen, counted()[1]) == ([aborts], aborts + 1)
+    late = channel.enqueue(ready, calls, to_the_end=False)
+    assert not late.done()  # its thread has ended
 
 
 def check_double_buffering(comm):

@@ -17,7 +17,7 @@ from nbmn.gpu.nccl import IN_PROGRESS, SUCCESS, NcclComm, NcclFailure
 from nbmn.gpu.runtime import Event, Gpu
 
 _PAUSE = 200e-6
-_GRACE = 50e-3  # seconds that a call that was begun gets to return, before an abort ends it
+GRACE = 5e-3  # seconds that a call that was begun gets to return, before an abort ends it
 
 
 class Channel:
@@ -96,7 +96,7 @@ class Channel:
     def _give_up(self, comm: NcclComm, way: str, keep: Any) -> None:
         runtime = self._gpu.runtime
         # Who talks to it is through first; one that is stuck in that is freed by the abort.
-        self._idle.wait(_GRACE)
+        self._idle.wait(GRACE)
         with self._ending:
             pass
         runtime.use(self.device)

@@ -26,6 +26,7 @@ import nbmn
 from nbmn.communicators import BrokenCommunicatorError, CollectiveTimeoutError, peers, world
 from nbmn.communicators.errors import CommunicatorError, NcclError
 from nbmn.communicators.waiting import wait
+from nbmn.gpu import nccl_channel
 
 peers.TRANSFER = 0.5  # here all is small
 
@@ -320,7 +321,8 @@ def check_what_an_abort_leaves_on_the_device_is_kept(comm):
 
 
 def check_no_abort_while_a_call_is_under_way(comm):
-    """For a moment: what it frees the call may yet use."""
+    """For a moment, here a longer one: what it frees the call may yet use."""
+    before, nccl_channel.GRACE = nccl_channel.GRACE, 5.0
     nccl = started()
     channel = nccl_of(nccl)._channel
     _, aborts, _ = counted()
@@ -339,6 +341,7 @@ def check_no_abort_while_a_call_is_under_way(comm):
     assert (seen, counted()[1]) == ([aborts], aborts + 1)
     late = channel.enqueue(ready, calls, to_the_end=False)
     assert not late.done()  # its thread has ended
+    nccl_channel.GRACE = before
 
 
 def check_double_buffering(comm):

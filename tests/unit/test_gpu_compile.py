@@ -35,7 +35,7 @@ def compilers():
         for file in files:
             if re.fullmatch(r"libnvrtc\.so\.\d+", file.name):
                 nvrtc = ctypes.CDLL(str(file.locate()))
-                known = {arch: nvrtc for arch in generations(nvrtc)} | known
+                known = dict.fromkeys(generations(nvrtc), nvrtc) | known
     return known
 
 

@@ -1,7 +1,6 @@
 """What ranks tell each other before NCCL starts, and what they do where it cannot."""
 
 import os
-import sys
 import warnings
 from dataclasses import replace
 
@@ -234,7 +233,7 @@ if prove(MPI.COMM_WORLD, numpy) and MPI.COMM_WORLD.Get_rank() == 0:
 """
     if comm.rank == 0:
         launcher = cuda_aware._launcher()
-        command = [launcher, *cuda_aware._options(launcher), "-n", "2", sys.executable, "-c", text]
+        command = cuda_aware.trial(launcher, "-c", text)
         environment = cuda_aware.outside_of_jobs(os.environ)
         assert cuda_aware.prove(command, environment) == cuda_aware.Finding(None)
         assert "ended with status" in cuda_aware.refusal()  # there is no GPU to prove it with

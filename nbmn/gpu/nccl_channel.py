@@ -17,7 +17,7 @@ from nbmn.gpu.nccl import IN_PROGRESS, SUCCESS, NcclComm, NcclFailure
 from nbmn.gpu.runtime import Event, Gpu
 
 _PAUSE = 200e-6
-GRACE = 5e-3  # seconds that a call that was begun gets to return, before an abort ends it
+GRACE = 20e-3  # seconds; a call that has been under way for so long is stuck
 
 
 class Channel:
@@ -43,6 +43,8 @@ class Channel:
         self._idle = threading.Event()
         """No call of NCCL's that enqueues is under way."""
         self._idle.set()
+        self._begun = 0.0
+        """When the last such call was."""
         self._launcher = Launcher("nbmn-nccl")
         self.started: Task = self._launcher.submit(lambda: self._start(size, unique_id, rank))
         """Done when all ranks have met."""
@@ -96,7 +98,7 @@ class Channel:
     def _give_up(self, comm: NcclComm, way: str, keep: Any) -> None:
         runtime = self._gpu.runtime
         # Who talks to it is through first; one that is stuck in that is freed by the abort.
-        self._idle.wait(GRACE)
+        self._idle.wait(max(self._begun + GRACE - time.monotonic(), 0.0))
         with self._ending:
             pass
         runtime.use(self.device)
@@ -126,6 +128,7 @@ class Channel:
         with self._ending:
             if comm is None or self._ended:
                 raise RuntimeError("this communicator of NCCL was given up")
+            self._begun = time.monotonic()
             self._idle.clear()
         try:
             nccl.group_start()

@@ -16,6 +16,9 @@ from typing import Any
 LINKS = 36
 """NVLinks of a GPU at most."""
 
+_HOT, _BRAKED = 0x20 | 0x40, 0x80
+"""Why clocks are low, by the numbers of ``nvml.h``: nvidia-ml-py has changed their names."""
+
 
 class DriverError(RuntimeError):
     """The driver cannot be asked, or does not know the GPU any more."""
@@ -64,6 +67,7 @@ class Gpu:
         # What concerns the card, not a part of its memory, is known of the whole GPU only.
         whole = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self._handle)
         self._card = self._handle if whole is None else whole
+        self._links: int | None = None
 
     def _found(self, candidates: tuple[str, ...]) -> Any:
         problem = "its UUID is not known"
@@ -80,7 +84,10 @@ class Gpu:
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes in use, by whomever, and in all."""
-        told = self._ask("nvmlDeviceGetMemoryInfo", self._handle, self._nvml.nvmlMemory_v2)
+        # The first version counts what the driver keeps for itself as used; old ones have no other.
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        more = () if version is None else (version,)
+        told = self._ask("nvmlDeviceGetMemoryInfo", self._handle, *more)
         return None if told is None else (told.used, told.total)
 
     def utilisation(self) -> int | None:
@@ -97,28 +104,32 @@ class Gpu:
 
     def link(self) -> str:
         """How it is connected: by how many NVLinks, else by which PCI Express."""
+        if self._links is None:
+            self._links = self._active_links()
+        if self._links:
+            return f"NVLink ×{self._links}"
+        # It is slower while the GPU has nothing to do.
+        generation = self._ask("nvmlDeviceGetCurrPcieLinkGeneration", self._card)
+        width = self._ask("nvmlDeviceGetCurrPcieLinkWidth", self._card)
+        return f"PCIe {generation} ×{width}" if generation and width else ""
+
+    def _active_links(self) -> int:
         links = 0
         for number in range(LINKS):
             active = self._ask("nvmlDeviceGetNvLinkState", self._card, number)
             if active is None:  # it has no more of them
                 break
             links += active
-        if links:
-            return f"NVLink ×{links}"
-        generation = self._ask("nvmlDeviceGetCurrPcieLinkGeneration", self._card)
-        width = self._ask("nvmlDeviceGetCurrPcieLinkWidth", self._card)
-        return f"PCIe {generation} ×{width}" if generation and width else ""
+        return links
 
     def slowed(self) -> str:
         """Why its clocks are low: ``heat``, ``power`` (the supply's, not its own limit), or not."""
-        nvml = self._nvml
-        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._card) or 0
-        hot = nvml.nvmlClocksEventReasonSwThermalSlowdown | (
-            nvml.nvmlClocksEventReasonHwThermalSlowdown
-        )
-        if reasons & hot:
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._card)
+        if reasons is None:  # what it was called before CUDA 12.2
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._card) or 0
+        if reasons & _HOT:
             return "heat"
-        return "power" if reasons & nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown else ""
+        return "power" if reasons & _BRAKED else ""
 
     def tenants(self) -> tuple[Tenant, ...]:
         """The processes that compute on it."""
@@ -126,7 +137,9 @@ class Gpu:
         return tuple(Tenant(process.pid, process.usedGpuMemory) for process in told)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        call: Callable[..., Any] = getattr(self._nvml, name)
+        call: Callable[..., Any] | None = getattr(self._nvml, name, None)
+        if call is None:  # of a later nvidia-ml-py
+            return None
         try:
             return call(*arguments)
         except self._nvml.NVMLError as error:
@@ -158,15 +171,23 @@ def gpu_of(uuid: str, bus_id: str = "") -> Gpu:
     return Gpu(uuid, bus_id, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 
-@functools.cache
 def _library() -> ModuleType:
     """nvidia-ml-py, once it has found the driver."""
+    found = _loaded()
+    if isinstance(found, str):
+        raise DriverError(found)
+    return found
+
+
+@functools.cache
+def _loaded() -> ModuleType | str:
+    """nvidia-ml-py, or why there is none, which is found out once: it is asked for every second."""
     try:
         import pynvml
-    except ImportError as error:
-        raise DriverError("nvidia-ml-py is not installed") from error
+    except ImportError:
+        return "nvidia-ml-py is not installed"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise DriverError(str(error)) from error
+        return str(error)
     return pynvml

@@ -171,7 +171,12 @@ def _pool() -> Pool:
     default = cupy.get_default_memory_pool()
     chosen = getattr(cupy.cuda.get_allocator(), "__self__", default)
     pool = chosen if hasattr(chosen, "n_free_blocks") else default
-    return Pool(pool.used_bytes(), pool.total_bytes(), pool.n_free_blocks(), pool.get_limit())
+    try:
+        blocks, limit = pool.n_free_blocks(), pool.get_limit()
+    except NotImplementedError:
+        # CUDA's own (MemoryAsyncPool): its limit says how much it keeps, not how much it may take.
+        blocks, limit = None, 0
+    return Pool(pool.used_bytes(), pool.total_bytes(), blocks, limit)
 
 
 def _neighbours(device: int) -> tuple[Neighbour, ...]:

@@ -48,6 +48,9 @@ PROPERTIES = {
     "sharedMemPerBlock": 48 << 10,
 }
 
+CUDAS_POOL: dict[int, int] = {}
+"""What CUDA's own pool says of itself, in bytes, by numbers of attributes."""
+
 _libc = ctypes.CDLL(None)
 _libc.calloc.restype = ctypes.c_void_p
 _libc.calloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
@@ -86,6 +89,7 @@ ANSWERS: dict[str, Callable] = {
     "getDeviceCount": lambda: 1,
     "deviceGetAttribute": lambda attribute, device: ATTRIBUTES.get(attribute, 1),
     "driverGetVersion": lambda: 13000,
+    "memPoolGetAttribute": lambda pool, attribute: CUDAS_POOL.get(attribute, 0),
     "memGetInfo": lambda: (64 << 30, 80 << 30),
     "malloc": allocate,
     "mallocAsync": allocate,

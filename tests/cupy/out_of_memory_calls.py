@@ -9,7 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 
-import device_standin  # noqa: F401 - before CuPy
+import device_standin  # before CuPy
 
 sys.path.append(str(Path(__file__).parents[1] / "nvml"))
 import chainer
@@ -58,6 +58,13 @@ def told(error: Exception, namespace: dict) -> dict:
     }
 
 
+def asynchronous() -> dict:
+    """Use CUDA's own pool, which holds 96 MiB, 80 MiB of them in arrays, and keeps 64 MiB."""
+    device_standin.CUDAS_POOL |= {4: 64 * MIB, 5: 96 * MIB, 7: 80 * MIB}
+    cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)
+    return {"y": cupy.empty(1000, np.uint8)}
+
+
 def neighbour(rank: int | None) -> int:
     """Start a process on the same GPU; returns its pid, which lives as long as this one."""
     more = {} if rank is None else {"PMI_RANK": str(rank), "NBMN_NOTEBOOK": NOTEBOOK}
@@ -90,6 +97,7 @@ def main() -> dict:
         results[name] = told(error, namespace)
     nvml_standin.say(says, nvml_standin.gpu(BUS_ID, process_0_pid=1))
     results["in a container"] = told(driver_error("out of memory"), namespace)
+    results["async"] = told(driver_error("out of memory"), asynchronous())
     results["illegal"] = wanted_memory(cupy.cuda.runtime.CUDARuntimeError(700))
     return results
 

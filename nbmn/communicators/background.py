@@ -122,6 +122,11 @@ def _running() -> weakref.WeakSet[Worker]:
     return workers
 
 
+def under_way() -> list[Worker]:
+    """Return the workers of this process that are at work on threads; local."""
+    return [worker for worker in list(_running()) if not worker.idle()]
+
+
 def _end(workers: weakref.WeakSet[Worker]) -> None:
     for worker in list(workers):
         with contextlib.suppress(CollectiveTimeoutError):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from nbmn.communicators.agreement import agree
 from nbmn.communicators.arrays import on_device, summing_dtype
+from nbmn.communicators.backend import MeanRequest
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
 from nbmn.gpu.launcher import aside
 from nbmn.gpu.packing import as_dtype
 from nbmn.gpu.runtime import Event, Runtime
+
+_Prepared = TypeVar("_Prepared")
 
 Buffers = Sequence[tuple[Packing, Any]]
 """Packings, and arrays on the device laid out by them."""
@@ -94,7 +98,26 @@ def wait_for_device(link: Link, runtime: Runtime, event: Event, device: int) -> 
     task.result()
 
 
-def device_of(arrays: Sequence[Any], runtime: Runtime) -> int:
-    """Return the number of the device on which arrays lie; this thread's if there are none."""
+def prepare_together(link: Link, operation: str, prepare: Callable[[], _Prepared]) -> _Prepared:
+    """Return what ``prepare`` returns, once it has done so on all ranks; collective.
+
+    Raises
+    ------
+    Exception
+        On all ranks: it raised one on some.
+    """
+    prepared: Any = None
+    error: Exception | None = None
+    try:
+        prepared = prepare()
+    except Exception as caught:  # noqa: BLE001 - whatever it is, the other ranks are told
+        error = caught
+    agree(link, operation, None, error)
+    return prepared
+
+
+def device_of(request: MeanRequest, runtime: Runtime) -> int:
+    """Return the number of the device on which gradients are; this thread's if they are on none."""
+    arrays = (*request.arrays, request.home)
     first = next((array for array in arrays if array is not None and on_device(array)), None)
     return runtime.current_device() if first is None else runtime.device_of(first)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from nbmn.communicators import objects, transport
-from nbmn.communicators.agreement import Vote, exchange, raise_together
+from nbmn.communicators import objects
+from nbmn.communicators.agreement import Vote, agree, exchange, raise_together
 from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.errors import MismatchError
 from nbmn.communicators.link import Link
@@ -104,6 +104,8 @@ class Gradients:
     """NumPy or CuPy, one per parameter; None where there is none."""
     error: Exception | None = None
     """Why they cannot be averaged."""
+    home: Any = None
+    """A value of a parameter, on the GPU on which parameters are; None if none is on one."""
 
     def size(self) -> tuple[int, np.dtype | None]:
         """Return their bytes, and the dtype of the first."""
@@ -120,7 +122,7 @@ def collect(model: Model, zero_fill: bool) -> Gradients:
     try:
         params = named(model)
         arrays, table = read_grads(params, zero_fill)
-        return Gradients(params, table, arrays)
+        return Gradients(params, table, arrays, home=_home(params, table))
     except (AttributeError, TypeError) as error:
         return Gradients(error=error)
 
@@ -129,7 +131,15 @@ def describe(
     params: Sequence[tuple[str, Parameter]], arrays: Sequence[Any], zero_fill: bool
 ) -> Gradients:
     """Return gradients of the parameters, with the shapes that these have now; local."""
-    return Gradients(params, grad_table(params, arrays, zero_fill), arrays)
+    table = grad_table(params, arrays, zero_fill)
+    return Gradients(params, table, arrays, home=_home(params, table))
+
+
+def _home(params: Sequence[tuple[str, Parameter]], table: Table) -> Any:
+    for (_, param), entry in zip(params, table, strict=True):
+        if entry.on_device:
+            return param.array
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +181,26 @@ class Prepared:
     error: Exception | None = None
 
 
-def prepare(link: Link, backend: Backend, gradients: Gradients, terms: Terms) -> Prepared:
-    """Let a backend prepare gradients, as if all ranks had those that this one has; local."""
+def prepare(
+    link: Link,
+    backend: Backend,
+    gradients: Gradients,
+    terms: Terms,
+    table: Table | None = None,
+) -> Prepared:
+    """Let a backend prepare gradients; local.
+
+    Parameters
+    ----------
+    table
+        What any rank has; None as if all had what this one has.
+    """
     if gradients.error is not None:
         return Prepared(error=gradients.error)
     try:
-        return Prepared(backend.prepare(_request(link, gradients, terms, gradients.table)))
-    except (AttributeError, TypeError, ValueError, ImportError, MemoryError) as error:
+        request = _request(link, gradients, terms, gradients.table if table is None else table)
+        return Prepared(backend.prepare(request))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks are told
         return Prepared(error=error)
 
 
@@ -219,8 +242,9 @@ def agree_to_average(
                 f"parameters initialised on some ranks only: {', '.join(odd)}; "
                 "call bcast_data(model) on all ranks first"
             )
-        prepared = backend.prepare(_request(link, gradients, terms, union(tables)))
-        transport.barrier(link)
+        again = prepare(link, backend, gradients, terms, union(tables))
+        agree(link, "multi_node_mean_grad", None, again.error)
+        prepared = again.value
     return None if outcome.flagged else prepared
 
 
@@ -234,7 +258,7 @@ def _request(link: Link, gradients: Gradients, terms: Terms, table: Table) -> Me
         array if share.counts and entry.present else None
         for array, entry in zip(gradients.arrays, table, strict=True)
     ]
-    return MeanRequest(table, grads, share.total, terms.wire)
+    return MeanRequest(table, grads, share.total, terms.wire, gradients.home)
 
 
 def count_ranks(link: Link, counts: bool) -> Share:

@@ -69,6 +69,8 @@ class HostRuntime:
         self._compute = standin.stream()
         self.on_threads = set()
         self.downloads = self.uploads = 0
+        self.garbage = 0xFF
+        """What bytes of fresh memory are."""
         self.error = None
         """What the device is to report from now on."""
 
@@ -102,7 +104,7 @@ class HostRuntime:
     def empty(self, size, dtype):
         # What is in fresh memory is anybody's guess.
         nbytes = size * dtype.itemsize
-        return np.full(nbytes, 0xFF, np.uint8).view(dtype).view(DeviceArray)
+        return np.full(nbytes, self.garbage, np.uint8).view(dtype).view(DeviceArray)
 
     def pinned(self, size, dtype):
         return np.empty(size, dtype)[:]

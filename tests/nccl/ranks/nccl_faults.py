@@ -24,7 +24,8 @@ from stress import Interrupter
 
 import nbmn
 from nbmn.communicators import BrokenCommunicatorError, CollectiveTimeoutError, peers, world
-from nbmn.communicators.errors import CommunicatorError, NcclError
+from nbmn.communicators.background import Worker
+from nbmn.communicators.errors import CommunicatorError, NcclError, RemoteRankError
 from nbmn.communicators.waiting import wait
 from nbmn.gpu import nccl_channel
 
@@ -171,6 +172,88 @@ def check_errors_of_the_device(comm):
         nccl.multi_node_mean_grad(model)
     runtime.error = None
     assert_renewed(nccl)
+
+
+class Full:
+    """In place of ``runtime.empty`` on rank 1, fails the ``number``th time."""
+
+    def __init__(self, nccl, number=1):
+        self._runtime = nccl._parts.gpu.runtime
+        self._empty = self._runtime.empty
+        self._left = number if nccl.rank == 1 else 0
+        self._runtime.empty = self
+
+    def __call__(self, size, dtype):
+        self._left -= 1
+        if self._left == 0:
+            raise FullError("out of memory")
+        return self._empty(size, dtype)
+
+    def end(self):
+        self._runtime.empty = self._empty
+
+
+class FullError(Exception):
+    """As CuPy's errors are, none of Python's own."""
+
+
+def check_all_are_told_that_one_cannot_prepare(comm):
+    some = {"missing": lambda rank, number: rank == number}
+    for number, options, missing in (
+        (1, {}, {}),  # before they vote
+        (2, {}, some),  # when they know what the others have
+        (2, {"uuid": "the only one"}, {}),  # when they know which way it goes
+    ):
+        nccl = on_gpus(**options)
+        full = Full(nccl, number)
+        model, means = model_on_device(nccl, **missing)
+        with raises(RemoteRankError, "multi_node_mean_grad: on rank 1: FullError: out of memory"):
+            nccl.multi_node_mean_grad(model)
+        full.end()
+        assert nccl.broken is None
+        nccl.multi_node_mean_grad(model)
+        assert_means(model, means)
+    nccl = started()
+    full = Full(nccl)
+    with raises(RemoteRankError, "allreduce: on rank 1: FullError: out of memory"):
+        nccl.allreduce(on_device(np.ones(5)))
+    full.end()
+    assert nccl.broken is None
+    assert_right(nccl)
+
+
+def check_who_fails_after_the_sum_has_broken_it(comm):
+    nccl = started()
+    if nccl.rank == 1:
+        direct = nccl._parts.gradients._direct
+
+        def broken(packed):
+            raise FullError("out of memory")
+
+        direct._results = broken
+        with raises(FullError, "out of memory"):
+            assert_right(nccl)
+        del direct._results
+        assert "FullError" in nccl.broken
+    else:
+        assert_right(nccl)
+    comm.barrier()
+    assert world().renew() is True
+    assert_right(nccl)
+
+
+def check_sums_come_after_means_in_the_background(comm):
+    nccl = started()
+    for do in (lambda: nccl.allreduce(on_device(np.ones(5))), lambda: assert_right(nccl)):
+        worker, seen = Worker(nccl._link.uid), []
+
+        def job(seen=seen):
+            threading.Event().wait(0.2)
+            seen.append(True)
+
+        worker.start(job)
+        do()
+        assert seen
 
 
 def check_start_has_a_deadline(comm):

@@ -10,7 +10,6 @@ import numpy as np
 
 from nbmn.communicators.agreement import agree
 from nbmn.communicators.arrays import on_device, summing_dtype
-from nbmn.communicators.backend import MeanRequest
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
 from nbmn.gpu.launcher import aside
@@ -116,8 +115,20 @@ def prepare_together(link: Link, operation: str, prepare: Callable[[], _Prepared
     return prepared
 
 
-def device_of(request: MeanRequest, runtime: Runtime) -> int:
+class _Placed(Protocol):
+    """A request, or gradients."""
+
+    @property
+    def arrays(self) -> Sequence[Any]:
+        """Gradients, or None."""
+
+    @property
+    def home(self) -> Any:
+        """An array on the GPU on which they are, or None."""
+
+
+def device_of(placed: _Placed, runtime: Runtime) -> int:
     """Return the number of the device on which gradients are; this thread's if they are on none."""
-    arrays = (*request.arrays, request.home)
+    arrays = (*placed.arrays, placed.home)
     first = next((array for array in arrays if array is not None and on_device(array)), None)
     return runtime.current_device() if first is None else runtime.device_of(first)

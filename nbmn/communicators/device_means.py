@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbmn.communicators.backend import MeanRequest
-from nbmn.communicators.carriers import Buffers, Carrier, device_of, plan, wait_for_device
+from nbmn.communicators.carriers import Buffers, Carrier, device_of, plan
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Entry
 from nbmn.gpu.packing import pack, unpack
@@ -83,7 +83,7 @@ class DeviceMeans:
         self.carrier.close()
 
     def _results(self, packed: Packed) -> list[Any]:
-        request, runtime = packed.request, self._runtime
+        request = packed.request
         means: list[Any] = [None] * len(request.table)
         for packing, buffer in packed.buffers:
             if packing.dtype.kind in "iu" and request.total != 1:
@@ -91,8 +91,4 @@ class DeviceMeans:
             for index, part in enumerate(unpack(buffer, packing, request.arrays)):
                 if part is not None:
                     means[index] = part
-        if self._link.worker is not None:
-            # They go to a thread that may compute on another stream.
-            written = runtime.record(runtime.compute_stream())
-            wait_for_device(self._link, runtime, written, packed.device)
         return means

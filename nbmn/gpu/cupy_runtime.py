@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,6 +117,10 @@ class CupyRuntime:
         from cupy.cuda import get_current_stream
 
         return get_current_stream()
+
+    def computing_on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Make this thread compute on a stream of its device while the context is entered."""
+        return stream
 
     def handle(self, stream: Any) -> int:
         """Return what NCCL knows a stream by."""

@@ -65,6 +65,9 @@ class Runtime(Protocol):
     def compute_stream(self) -> Stream:
         """Return the stream on which this thread computes."""
 
+    def computing_on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Make this thread compute on a stream of its device while the context is entered."""
+
     def handle(self, stream: Stream) -> int:
         """Return what NCCL knows a stream by."""
 

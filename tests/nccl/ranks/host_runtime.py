@@ -119,6 +119,11 @@ class HostRuntime:
     def compute_stream(self):
         return self._compute
 
+    @contextlib.contextmanager
+    def computing_on(self, stream):
+        assert stream == self._compute
+        yield
+
     def handle(self, stream):
         return stream
 

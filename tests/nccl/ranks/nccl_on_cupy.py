@@ -54,6 +54,7 @@ from rank_tools import raises  # noqa: E402
 
 import nbmn  # noqa: E402
 from nbmn.communicators import world  # noqa: E402
+from nbmn.communicators.device_backend import DeviceBackend  # noqa: E402
 from nbmn.gpu import kernels  # noqa: E402
 from nbmn.gpu.cupy_runtime import CupyRuntime  # noqa: E402
 
@@ -188,6 +189,43 @@ def check_double_buffering(comm):
     got = [float(mean.get()[0, 0]) for mean in means]
     np.testing.assert_allclose(got, np.arange(3) + (nccl.size - 1) / 2)
     assert _standin.operations() == operations + 3
+
+
+def check_double_buffering_goes_on_on_the_stream_of_training(comm):
+    nccl = nbmn.create_communicator("pure_nccl", timeout=15)
+    model, _ = model_of(nccl)
+    optimizer = nbmn.create_multi_node_optimizer(
+        chainer.optimizers.SGD(), nccl, double_buffering=True
+    )
+    optimizer.setup(model)
+    object.__setattr__(optimizer, "_compute", lambda step: None)
+    object.__setattr__(optimizer, "_apply", lambda means: None)
+    seen, held = [], []
+    settle, hold = DeviceBackend._goes_directly, CupyRuntime.hold
+
+    def noted(self, *args):
+        seen.append((threading.current_thread().name, cupy.cuda.get_current_stream().ptr))
+        return settle(self, *args)
+
+    def noted_hold(self, stream, event):
+        held.append((threading.current_thread().name, stream.ptr))
+        hold(self, stream, event)
+
+    DeviceBackend._goes_directly, CupyRuntime.hold = noted, noted_hold
+    streams = [cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null]
+    try:
+        for stream in streams:
+            with stream:
+                for param in model.params():
+                    param.grad = cupy.asarray(np.full(param.shape, nccl.rank, "f"))
+                optimizer.update()
+        optimizer.flush()
+    finally:
+        DeviceBackend._goes_directly, CupyRuntime.hold = settle, hold
+    assert seen == [("nbmn-mean", stream.ptr) for stream in streams]
+    # What was begun on one stream is taken up on another.
+    main = [stream for name, stream in held if name == threading.main_thread().name]
+    assert main == [streams[1].ptr] * 2
 
 
 def check_interrupt_and_renewal(comm):

@@ -30,6 +30,8 @@ class MeanRequest:
     """What to divide the sums by."""
     wire: str | None = None
     """dtype to which contributions are rounded first; None for their own."""
+    home: Any = None
+    """An array on the GPU on which this rank's are, or would be if there were any."""
 
 
 class Backend(Protocol):

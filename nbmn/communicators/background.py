@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import models
 from nbmn.communicators.activity import collective_over
+from nbmn.communicators.carriers import device_of
 from nbmn.communicators.errors import BrokenCommunicatorError, CollectiveTimeoutError
 from nbmn.communicators.interrupts import HeldInterrupt
 from nbmn.communicators.models import Averaged, Gradients, Terms
 from nbmn.communicators.runtime import mpi
 from nbmn.communicators.waiting import wait
+from nbmn.gpu.handoff import Handoff
 
 if TYPE_CHECKING:
     from nbmn.communicators.backend import Backend
@@ -122,6 +124,11 @@ def _running() -> weakref.WeakSet[Worker]:
     return workers
 
 
+def under_way() -> list[Worker]:
+    """Return the workers of this process that are at work on threads; local."""
+    return [worker for worker in list(_running()) if not worker.idle()]
+
+
 def _end(workers: weakref.WeakSet[Worker]) -> None:
     for worker in list(workers):
         with contextlib.suppress(CollectiveTimeoutError):
@@ -157,6 +164,7 @@ class Background:
         # What is recorded as a call on it: a rank may be through though others have not called.
         self._averaging = own._link
         self._worker = Worker(own._link.uid, threaded=threaded)
+        self._handoff: Handoff | None = None
         for link in (own._link, *own._parts.links):
             link.worker = self._worker
             # Others may be late by a whole step; who waits for the means has the timeout.
@@ -186,12 +194,13 @@ class Background:
         _ = link.comm  # raises if it is broken
         terms = replace(terms, wire=self._comm._wire)
         self._link.wait(self._worker.idle, "the mean of gradients")
-        early = None
-        if any(entry.on_device for entry in gradients.table):
-            # Here, in the order in which this thread gives the device its work.
-            early = models.prepare(link, backend, gradients, terms)
+        job = functools.partial(_mean, link, backend, gradients, terms)
+        self._handoff = None
         try:
-            job = functools.partial(_mean, link, backend, gradients, terms, early)
+            if any(entry.on_device for entry in gradients.table):
+                # Here, in the order in which this thread gives the device its work.
+                early = models.prepare(link, backend, gradients, terms)
+                job = self._on_device(functools.partial(job, early), gradients)
             self._worker.start(job)
         except BaseException as error:
             link.fail(error)
@@ -218,7 +227,26 @@ class Background:
             self._own._link.fail(error)
             self._worker.stop()
             raise
-        return self._worker.result()
+        result = self._worker.result()
+        if self._handoff is not None:
+            self._handoff.take_back()
+        return result
+
+    def _on_device(self, job: Callable[[], Any], gradients: Gradients) -> Callable[[], Any]:
+        """Return what does a job after those begun before it, on this thread's stream."""
+        runtime, link = self._own._parts.gpu.runtime, self._own._link
+        handoff = self._handoff = Handoff(runtime, device_of(gradients, runtime))
+        before = under_way()  # NCCL is given its work in one order on all ranks
+
+        def in_order() -> Any:
+            try:
+                link.wait(lambda: all(worker.idle() for worker in before), "an earlier mean")
+            except BaseException as error:
+                link.fail(error)
+                raise
+            return handoff.run(job)
+
+        return in_order
 
 
 def _mean(
@@ -226,7 +254,7 @@ def _mean(
     backend: Backend,
     gradients: Gradients,
     terms: Terms,
-    early: models.Prepared | None,
+    early: models.Prepared | None = None,
 ) -> list[Any] | Averaged:
     # What is raised here is raised on all ranks, and leaves nothing under way.
     prepared = models.agree_to_average(link, backend, gradients, terms, early)

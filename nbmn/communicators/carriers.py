@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from nbmn.communicators.agreement import agree
 from nbmn.communicators.arrays import on_device, summing_dtype
+from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
+from nbmn.gpu.launcher import aside
 from nbmn.gpu.packing import as_dtype
 from nbmn.gpu.runtime import Event, Runtime
+
+_Prepared = TypeVar("_Prepared")
 
 Buffers = Sequence[tuple[Packing, Any]]
 """Packings, and arrays on the device laid out by them."""
@@ -19,6 +24,9 @@ Buffers = Sequence[tuple[Packing, Any]]
 Travelling = Callable[[np.dtype, np.dtype | None], np.dtype]
 """Returns the dtype in which values of a dtype are added, if they are rounded to another first;
 raises TypeError where they cannot be."""
+
+SLICE = 1e-3
+"""Seconds that a wait leaves the interpreter to the thread that it waits for, at a time."""
 
 _LINE = 16  # bytes; what begins at a multiple is copied fastest
 
@@ -71,7 +79,56 @@ def on_host(own: np.dtype, rounded: np.dtype | None) -> np.dtype:
     return summing_dtype(rounded or own)
 
 
-def device_of(arrays: Sequence[Any], runtime: Runtime) -> int:
-    """Return the number of the device on which arrays lie; this thread's if there are none."""
+def wait_for_device(link: Link, runtime: Runtime, event: Event, device: int) -> None:
+    """Wait until an event of this rank's own GPU is reached; local.
+
+    A thread sleeps until the device wakes it: who asks from time to time asks too late, and
+    meanwhile the device has nothing to do.
+    """
+    if runtime.reached(event):
+        return
+
+    def sleep() -> None:
+        runtime.use(device)
+        runtime.await_(event)
+
+    task = aside(sleep, "nbmn-event")
+    link.wait(lambda: task.done(SLICE), "its own GPU", task.done)
+    task.result()
+
+
+def prepare_together(link: Link, operation: str, prepare: Callable[[], _Prepared]) -> _Prepared:
+    """Return what ``prepare`` returns, once it has done so on all ranks; collective.
+
+    Raises
+    ------
+    Exception
+        On all ranks: it raised one on some.
+    """
+    prepared: Any = None
+    error: Exception | None = None
+    try:
+        prepared = prepare()
+    except Exception as caught:  # noqa: BLE001 - whatever it is, the other ranks are told
+        error = caught
+    agree(link, operation, None, error)
+    return prepared
+
+
+class _Placed(Protocol):
+    """A request, or gradients."""
+
+    @property
+    def arrays(self) -> Sequence[Any]:
+        """Gradients, or None."""
+
+    @property
+    def home(self) -> Any:
+        """An array on the GPU on which they are, or None."""
+
+
+def device_of(placed: _Placed, runtime: Runtime) -> int:
+    """Return the number of the device on which gradients are; this thread's if they are on none."""
+    arrays = (*placed.arrays, placed.home)
     first = next((array for array in arrays if array is not None and on_device(array)), None)
     return runtime.current_device() if first is None else runtime.device_of(first)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from nbmn.communicators.backend import Backend, MeanRequest
-from nbmn.communicators.carriers import Carrier
+from nbmn.communicators.background import under_way
+from nbmn.communicators.carriers import Carrier, device_of, prepare_together
 from nbmn.communicators.device_means import DeviceMeans, Packed
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Table
@@ -46,6 +47,7 @@ class DeviceBackend:
         self, link: Link, host: Backend, runtime: Runtime, carrier: Carrier | None = None
     ) -> None:
         self._link = link
+        self._runtime = runtime
         self._host = host
         self._staged = StagedMeans(link, host, runtime)
         self._direct = None if carrier is None else DeviceMeans(link, runtime, carrier)
@@ -79,7 +81,12 @@ class DeviceBackend:
         direct = self._direct
         if direct is None or not direct.can_add(arrays):
             return None
-        return direct.sum(arrays) if self._goes_directly(direct, arrays) else None
+        request = direct.request(arrays)
+        self._wait_for_workers()
+        if not self._goes_directly(direct, device_of(request, self._runtime)):
+            return None
+        packed = prepare_together(self._link, "allreduce", lambda: direct.prepare(request))
+        return direct.mean(packed)
 
     def prepare(self, request: MeanRequest) -> Any:
         """See :class:`Backend`."""
@@ -110,19 +117,42 @@ class DeviceBackend:
         self._settled = None
 
     def _mean_on_device(self, prepared: Any) -> list[Any]:
-        direct = self._direct
+        direct, way = self._direct, self._staged
         request: MeanRequest = prepared.request
-        # What was prepared for the other way was so before ranks had met, or renewed.
-        packed = isinstance(prepared, Packed)
-        if direct is not None and self._goes_directly(direct, request.arrays):
-            return direct.mean(prepared if packed else direct.prepare(request))
-        return self._staged.mean(self._staged.prepare(request) if packed else prepared)
+        if direct is not None:
+            self._wait_for_workers()
+            if self._goes_directly(direct, prepared.device):
+                way = direct
+        if isinstance(prepared, Packed) != (way is direct):
+            # It was prepared for the other way before ranks had met, or renewed.
+            prepared = prepare_together(
+                self._link, "multi_node_mean_grad", lambda: way.prepare(request)
+            )
+        return way.mean(prepared)
 
-    def _goes_directly(self, direct: DeviceMeans, arrays: Sequence[Any]) -> bool:
+    def _wait_for_workers(self) -> None:
+        """Let averagings in the background come to their end; local.
+
+        Two communicators of NCCL must be given their work in one order on all ranks. That in
+        which this thread began it is.
+        """
+        if self._link.worker is not None:
+            return  # its thread is such a worker's
+        busy = under_way()
+        if busy:
+            try:
+                self._link.wait(
+                    lambda: all(worker.idle() for worker in busy), "a mean in the background"
+                )
+            except BaseException as error:
+                self._link.fail(error)
+                raise
+
+    def _goes_directly(self, direct: DeviceMeans, device: int) -> bool:
         """Say which way what is on GPUs goes; collective until that is settled."""
         generation = self._link.generation
         if self._settled != generation:
-            refusal = direct.settle(arrays)
+            refusal = direct.carrier.settle(device)
             if refusal is not None and self.refusal is None and self._link.rank == 0:
                 warnings.warn(
                     f"what is on GPUs is added up in host memory: {refusal}",

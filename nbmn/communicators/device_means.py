@@ -36,10 +36,6 @@ class DeviceMeans:
         self._runtime = runtime
         self.carrier = carrier
 
-    def settle(self, arrays: Sequence[Any]) -> str | None:
-        """Make the carrier ready for arrays; collective; as :meth:`Carrier.settle`."""
-        return self.carrier.settle(device_of(arrays, self._runtime))
-
     def can_add(self, arrays: Sequence[Any]) -> bool:
         """Say whether arrays of such dtypes can be added; the same on all ranks, local."""
         try:
@@ -49,18 +45,18 @@ class DeviceMeans:
             return False
         return True
 
-    def sum(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return the sums of arrays over ranks; collective, when the carrier is settled."""
+    def request(self, arrays: Sequence[Any]) -> MeanRequest:
+        """Return the request for the sums of arrays; local."""
         table = tuple(
             Entry(str(number), array.shape, array.dtype.str, True)
             for number, array in enumerate(arrays)
         )
-        return self.mean(self.prepare(MeanRequest(table, arrays, 1)))
+        return MeanRequest(table, arrays, 1)
 
     def prepare(self, request: MeanRequest) -> Packed:
         """Pack gradients, divided by how many ranks count; local, does not wait."""
         runtime = self._runtime
-        device = device_of(request.arrays, runtime)
+        device = device_of(request, runtime)
         buffers = []
         with runtime.on(device):
             for packing in plan(self.carrier.travelling, request.table, request.wire):
@@ -74,16 +70,20 @@ class DeviceMeans:
 
     def mean(self, packed: Packed) -> list[Any]:
         """Return the means, on the device; collective, when the carrier is settled."""
-        with self._runtime.on(packed.device):
-            self.carrier.add(packed.buffers, packed.ready, packed.device)
-            return self._results(packed)
+        try:
+            with self._runtime.on(packed.device):
+                self.carrier.add(packed.buffers, packed.ready, packed.device)
+                return self._results(packed)
+        except BaseException as error:
+            self._link.fail(error)
+            raise
 
     def close(self) -> None:
         """Let go of what the carrier holds; local."""
         self.carrier.close()
 
     def _results(self, packed: Packed) -> list[Any]:
-        request, runtime = packed.request, self._runtime
+        request = packed.request
         means: list[Any] = [None] * len(request.table)
         for packing, buffer in packed.buffers:
             if packing.dtype.kind in "iu" and request.total != 1:
@@ -91,8 +91,4 @@ class DeviceMeans:
             for index, part in enumerate(unpack(buffer, packing, request.arrays)):
                 if part is not None:
                     means[index] = part
-        if self._link.worker is not None:
-            # They go to a thread that may compute on another stream.
-            written = runtime.record(runtime.compute_stream())
-            self._link.wait(lambda: runtime.reached(written), "its own GPU")
         return means

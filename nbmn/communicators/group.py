@@ -117,7 +117,8 @@ class Group:
         ----------
         name
             ``allreduce_grad_dtype``: dtype to which gradients are rounded before they are
-            averaged (float16, float32, float64), None for their own; the same on all ranks.
+            averaged (float16, float32, float64, and for gradients on GPUs bfloat16), None for
+            their own; the same on all ranks.
             ``batched_copy``: accepted and without effect, gradients are always packed together.
             ``timeout``: see :attr:`timeout`. ``verify``: compare every call across ranks before
             data moves; to be set on all ranks.

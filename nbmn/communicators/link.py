@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,8 +135,18 @@ class Link:
             return None
         return self._peers.departed(self)
 
-    def wait(self, test: Callable[[], bool], what: str) -> None:
+    def wait(
+        self,
+        test: Callable[[], bool],
+        what: str,
+        nap: Callable[[float], object] = time.sleep,
+    ) -> None:
         """Wait within the timeout; what is begun meanwhile is the caller's to finish.
+
+        Parameters
+        ----------
+        nap
+            As for :func:`~nbmn.communicators.waiting.wait`.
 
         Raises
         ------
@@ -146,17 +157,17 @@ class Link:
         worker = self.worker
         if worker is not None:
             # What is recorded of a rank is what its main thread does, not a worker's.
-            wait(partial(worker.test, test), self.timeout, what)
+            wait(partial(worker.test, test), self.timeout, what, nap)
             return
         if self._peers is None:
-            wait(test, self.timeout, what)
+            wait(test, self.timeout, what, nap)
             return
         left = float("inf") if self.timeout is None else self.timeout
         why: str | None = None
         while True:
             patience = min(left, _LOOK if why is None else _LINGER)
             try:
-                wait(test, patience, what)
+                wait(test, patience, what, nap)
             except CollectiveTimeoutError:
                 left -= patience
             else:

@@ -104,6 +104,8 @@ class Gradients:
     """NumPy or CuPy, one per parameter; None where there is none."""
     error: Exception | None = None
     """Why they cannot be averaged."""
+    home: Any = None
+    """A value of a parameter, on the GPU on which parameters are; None if none is on one."""
 
     def size(self) -> tuple[int, np.dtype | None]:
         """Return their bytes, and the dtype of the first."""
@@ -120,7 +122,7 @@ def collect(model: Model, zero_fill: bool) -> Gradients:
     try:
         params = named(model)
         arrays, table = read_grads(params, zero_fill)
-        return Gradients(params, table, arrays)
+        return Gradients(params, table, arrays, home=_home(params, table))
     except (AttributeError, TypeError) as error:
         return Gradients(error=error)
 
@@ -129,7 +131,15 @@ def describe(
     params: Sequence[tuple[str, Parameter]], arrays: Sequence[Any], zero_fill: bool
 ) -> Gradients:
     """Return gradients of the parameters, with the shapes that these have now; local."""
-    return Gradients(params, grad_table(params, arrays, zero_fill), arrays)
+    table = grad_table(params, arrays, zero_fill)
+    return Gradients(params, table, arrays, home=_home(params, table))
+
+
+def _home(params: Sequence[tuple[str, Parameter]], table: Table) -> Any:
+    for (_, param), entry in zip(params, table, strict=True):
+        if entry.on_device:
+            return param.array
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +198,9 @@ def prepare(
     if gradients.error is not None:
         return Prepared(error=gradients.error)
     try:
-        table = gradients.table if table is None else table
-        return Prepared(backend.prepare(_request(link, gradients, terms, table)))
-    except (AttributeError, TypeError, ValueError, ImportError, MemoryError) as error:
+        request = _request(link, gradients, terms, gradients.table if table is None else table)
+        return Prepared(backend.prepare(request))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks are told
         return Prepared(error=error)
 
 
@@ -252,7 +262,7 @@ def _request(link: Link, gradients: Gradients, terms: Terms, table: Table) -> Me
         array if share.counts and entry.present else None
         for array, entry in zip(gradients.arrays, table, strict=True)
     ]
-    return MeanRequest(table, grads, share.total, terms.wire)
+    return MeanRequest(table, grads, share.total, terms.wire, gradients.home)
 
 
 def count_ranks(link: Link, counts: bool) -> Share:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nbmn.communicators import transport
-from nbmn.communicators.carriers import Buffers, on_host
+from nbmn.communicators.carriers import Buffers, on_host, wait_for_device
 from nbmn.communicators.cuda_aware import DEADLINE
 from nbmn.communicators.link import Link
 from nbmn.gpu.runtime import Event, Gpu
@@ -39,7 +39,7 @@ class MpiCarrier:
         """Replace each buffer by its sum over ranks; collective."""
         try:
             # MPI knows nothing of streams.
-            self._link.wait(lambda: self._runtime.reached(ready), "its own GPU")
+            wait_for_device(self._link, self._runtime, ready, device)
             for _, buffer in buffers:
                 transport.sum_in_place(self._link, buffer)
         except BaseException as error:

@@ -17,7 +17,7 @@ import numpy as np
 
 from nbmn.communicators import objects, transport
 from nbmn.communicators.arrays import summing_dtype
-from nbmn.communicators.carriers import Buffers
+from nbmn.communicators.carriers import SLICE, Buffers
 from nbmn.communicators.errors import (
     BrokenCommunicatorError,
     CollectiveTimeoutError,
@@ -96,14 +96,13 @@ class NcclCarrier:
                     f"{device}: make another communicator for them"
                 )
             calls = functools.partial(_all_reduce, buffers, runtime.pointer)
-            task = channel.enqueue(ready, calls)
-            self._wait(channel, lambda: task.done(1e-3))
+            # Alone, nobody can be late or gone: the device waits, and this rank goes on.
+            alone = link.size == 1 and link.worker is None
+            task = channel.enqueue(ready, calls, to_the_end=not alone)
+            self._wait(channel, task)
             done: Event = task.result()
-            if link.size == 1 and link.worker is None:
-                # Nobody can be late or gone: the device waits, and this rank goes on.
+            if alone:
                 runtime.hold(runtime.compute_stream(), done)
-            else:
-                self._wait(channel, lambda: runtime.reached(done))
         except NcclFailure as failure:
             error = NcclError(f"rank {link.rank}: {failure}")
             self._fail(error, buffers)
@@ -136,8 +135,8 @@ class NcclCarrier:
         try:
             with HeldInterrupt():
                 channel = self._channel = Channel(self._gpu, device, link.size, name, link.rank)
-                # Given up with its communicator; not at exit, where nothing can be relied on.
-                end = weakref.finalize(self, channel.abort)
+                # Let go of with its communicator; not at exit, where nothing can be relied on.
+                end = weakref.finalize(self, channel.destroy)
                 end.atexit = False
                 self._forget = end.detach
             # It has an end of its own, at which all tell each other, those too that failed early.
@@ -169,14 +168,14 @@ class NcclCarrier:
         until = time.monotonic() + patience
 
         def over() -> bool:
-            if channel.started.done(1e-3):
+            if channel.started.done(SLICE):
                 return True
             if time.monotonic() > until:
                 raise _Late
             return False
 
         try:
-            self._wait(channel, over)
+            self._wait(channel, channel.started, over)
             channel.started.result()
         except _Late:
             return f"it waited {patience:g} s for the other ranks"
@@ -186,8 +185,9 @@ class NcclCarrier:
             return str(error)
         return None
 
-    def _wait(self, channel: Channel, test: Callable[[], bool]) -> None:
-        """Wait until ``test`` is true, while NCCL and the other ranks are well."""
+    def _wait(self, channel: Channel, task: Task, test: Callable[[], bool] | None = None) -> None:
+        """Wait for a task, or ``test`` of it, while NCCL and the other ranks are well."""
+        test = test or functools.partial(task.done, SLICE)
         next_check = 0.0
         next_look = time.monotonic() + _LOOK
 
@@ -206,7 +206,7 @@ class NcclCarrier:
                     raise BrokenCommunicatorError(f"rank {self._link.rank}: {gone}")
             return False
 
-        self._link.wait(over, "the other ranks")
+        self._link.wait(over, "the other ranks", task.done)
 
     def _fail(self, error: BaseException, keep: Buffers) -> None:
         with HeldInterrupt():

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nbmn.communicators.agreement import agree
 from nbmn.communicators.backend import Backend, MeanRequest
-from nbmn.communicators.carriers import device_of, on_host, plan
+from nbmn.communicators.carriers import device_of, on_host, plan, prepare_together, wait_for_device
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Entry, Packing, Table
 from nbmn.gpu.packing import pack, unpack
@@ -40,12 +39,14 @@ class StagedMeans:
         self._host = host
         self._runtime = runtime
         self._pinned: dict[str, np.ndarray] = {}
+        self._replaced: list[np.ndarray] = []
+        """Memory to which the device may yet copy."""
 
     def prepare(self, request: MeanRequest) -> _Prepared:
         """Begin to copy gradients to the host; local, does not wait."""
         runtime = self._runtime
         packings = plan(on_host, request.table, request.wire)
-        device = device_of(request.arrays, runtime)
+        device = device_of(request, runtime)
         buffers, copies = [], []
         with runtime.on(device):
             for packing in packings:
@@ -68,10 +69,15 @@ class StagedMeans:
 
     def _mean(self, prepared: _Prepared) -> list[Any]:
         runtime, request = self._runtime, prepared.request
-        self._link.wait(lambda: runtime.reached(prepared.ready), "its own GPU")
-        inner = self._host.prepare(MeanRequest(_flat(prepared), prepared.copies, request.total))
-        agree(self._link, "gradients in host memory")  # all have prepared
-        averaged = self._host.mean(inner)
+        wait_for_device(self._link, runtime, prepared.ready, prepared.device)
+        self._replaced.clear()  # nothing is copied there any more
+        flat = MeanRequest(_flat(prepared), prepared.copies, request.total)
+        # Between gradients there is what was there before; and a GPU says nothing of overflow.
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            inner = prepare_together(
+                self._link, "multi_node_mean_grad", lambda: self._host.prepare(flat)
+            )
+            averaged = self._host.mean(inner)
         means: list[Any] = [None] * len(request.table)
         parts = zip(prepared.packings, prepared.buffers, prepared.copies, averaged, strict=True)
         with runtime.on(prepared.device):
@@ -84,7 +90,7 @@ class StagedMeans:
                         means[index] = part
             uploaded = runtime.record(runtime.compute_stream())
         # The next averaging writes to the same memory.
-        self._link.wait(lambda: runtime.reached(uploaded), "its own GPU")
+        wait_for_device(self._link, runtime, uploaded, prepared.device)
         return means
 
     def close(self) -> None:
@@ -94,6 +100,8 @@ class StagedMeans:
     def _memory(self, packing: Packing) -> np.ndarray:
         held = self._pinned.get(packing.dtype.str)
         if held is None or held.size < packing.size:
+            if held is not None:
+                self._replaced.append(held)
             held = self._runtime.pinned(packing.size, packing.dtype)
             self._pinned[packing.dtype.str] = held
         return held[: packing.size]

@@ -16,7 +16,10 @@ MOVED_DATA = 10e-6
 
 
 def wait(
-    test: Callable[[], bool], timeout: float | None = None, what: str = "the other ranks"
+    test: Callable[[], bool],
+    timeout: float | None = None,
+    what: str = "the other ranks",
+    nap: Callable[[float], object] = time.sleep,
 ) -> None:
     """Call ``test`` until it returns true; local.
 
@@ -32,6 +35,8 @@ def wait(
         Seconds after which to give up; None waits for ever.
     what
         What is waited for, for the error message.
+    nap
+        Sleeps for so many seconds, or less: until there is reason to call ``test``.
 
     Raises
     ------
@@ -64,7 +69,7 @@ def wait(
             continue
         idle = now - idle_since
         if idle > YIELD:
-            time.sleep(min(max(idle / 16, SHORTEST_PAUSE), LONGEST_PAUSE))
+            nap(min(max(idle / 16, SHORTEST_PAUSE), LONGEST_PAUSE))
         elif idle > SPIN:
             os.sched_yield()
         before = clock()

@@ -99,7 +99,8 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     line.connect(comm.rank, endpoint, expect_pings=not _notebook_is_here(VARIABLE, Parent))
     if xp is not numpy:
         runtime = this_gpu().runtime
-        watch_gpu(line, runtime.uuid(runtime.current_device()))
+        current = runtime.current_device()
+        watch_gpu(line, runtime.uuid(current), runtime.bus_id(current))
     box = install()
     leaving().watch(MPI.COMM_WORLD.Dup(), box)
     return RankInfo(

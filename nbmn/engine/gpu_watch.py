@@ -27,18 +27,19 @@ class Line(Protocol):
     def send(self, record: Record) -> None: ...
 
 
-def watch_gpu(line: Line, uuid: str) -> None:
-    """Start to tell of the GPU that has this UUID, as CUDA gives it. Local."""
-    threading.Thread(target=_watch, args=(line, uuid), name="nbmn-gpu", daemon=True).start()
+def watch_gpu(line: Line, uuid: str, bus_id: str = "") -> None:
+    """Start to tell of the GPU that has this UUID and bus id, as CUDA gives them. Local."""
+    names = (line, uuid, bus_id)
+    threading.Thread(target=_watch, args=names, name="nbmn-gpu", daemon=True).start()
 
 
-def _watch(line: Line, uuid: str) -> None:
+def _watch(line: Line, uuid: str, bus_id: str) -> None:
     gpu: Gpu | None = None
     while True:
         run = line.run
         if run:
             try:
-                gpu = gpu_of(uuid) if gpu is None else gpu
+                gpu = gpu_of(uuid, bus_id) if gpu is None else gpu
                 line.send(sample(gpu, line.rank, run))
             except DriverError as error:
                 line.send(GpuSample(line.rank, run, time.time(), problem=str(error)))

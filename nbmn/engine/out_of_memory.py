@@ -29,6 +29,7 @@ from nbmn.engine.memory_owners import (
 from nbmn.engine.nvml import DriverError, gpu_of
 from nbmn.gpu.memory import Block, Holder, Root, holders
 from nbmn.gpu.memory_report import Account, Neighbour, Pool, report
+from nbmn.gpu.runtime import this_gpu
 from nbmn.parent import VARIABLE
 
 _WORDS = re.compile(r"out.?of.?memory|ALLOC_FAILED|MemoryAllocation", re.IGNORECASE)
@@ -84,7 +85,7 @@ def _gpu_account(roots: list[Root], besides: tuple[Any, ...]) -> Account:
         used=pool.used,
         holders=_held(roots, GpuBlocks(cupy, device), besides),
         pool=pool,
-        neighbours=_neighbours(bytes(properties["uuid"]).hex()),
+        neighbours=_neighbours(device),
     )
 
 
@@ -170,12 +171,18 @@ def _pool() -> Pool:
     default = cupy.get_default_memory_pool()
     chosen = getattr(cupy.cuda.get_allocator(), "__self__", default)
     pool = chosen if hasattr(chosen, "n_free_blocks") else default
-    return Pool(pool.used_bytes(), pool.total_bytes(), pool.n_free_blocks(), pool.get_limit())
-
-
-def _neighbours(uuid: str) -> tuple[Neighbour, ...]:
     try:
-        tenants = gpu_of(uuid).tenants()
+        blocks, limit = pool.n_free_blocks(), pool.get_limit()
+    except NotImplementedError:
+        # CUDA's own (MemoryAsyncPool): its limit says how much it keeps, not how much it may take.
+        blocks, limit = None, 0
+    return Pool(pool.used_bytes(), pool.total_bytes(), blocks, limit)
+
+
+def _neighbours(device: int) -> tuple[Neighbour, ...]:
+    runtime = this_gpu().runtime
+    try:
+        tenants = gpu_of(runtime.uuid(device), runtime.bus_id(device)).tenants()
     except DriverError:
         return ()
     if os.getpid() not in {tenant.pid for tenant in tenants}:

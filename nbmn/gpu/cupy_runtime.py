@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from nbmn.gpu import driver
 
 if TYPE_CHECKING:
     import cupy
 
 _NOT_READY = 600  # cudaErrorNotReady
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
+_UUID = 16  # bytes
 
 
 class CupyRuntime:
@@ -38,10 +41,20 @@ class CupyRuntime:
         return f"CuPy {cupy.__version__}"
 
     def uuid(self, device: int) -> str:
-        """Return the device's UUID."""
+        """Return the device's UUID, 32 hexadecimal digits; empty where it is not known."""
         from cupy.cuda import runtime
 
-        return bytes(runtime.getDeviceProperties(device)["uuid"]).hex()
+        told = driver.uuid(device)
+        if not told:
+            known = bytes(runtime.getDeviceProperties(device)["uuid"])
+            told = known.hex() if len(known) == _UUID else ""  # CuPy ends before a zero byte
+        return told
+
+    def bus_id(self, device: int) -> str:
+        """Return where the device is on the host's PCI bus."""
+        from cupy.cuda import runtime
+
+        return runtime.deviceGetPCIBusId(device)
 
     def current_device(self) -> int:
         """Return the number of the device that this thread uses."""
@@ -105,6 +118,10 @@ class CupyRuntime:
 
         return get_current_stream()
 
+    def computing_on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Make this thread compute on a stream of its device while the context is entered."""
+        return stream
+
     def handle(self, stream: Any) -> int:
         """Return what NCCL knows a stream by."""
         return stream.ptr
@@ -113,7 +130,7 @@ class CupyRuntime:
         """Return an event that is reached when all that the stream has been given is done."""
         from cupy.cuda import Event
 
-        event = Event(disable_timing=True)
+        event = Event(block=True, disable_timing=True)
         event.record(stream)
         return event
 
@@ -126,6 +143,10 @@ class CupyRuntime:
         if status not in (0, _NOT_READY):
             raise runtime.CUDARuntimeError(status)
         return status == 0
+
+    def await_(self, event: Any) -> None:
+        """Wait until an event is reached, without the GIL; raises what went wrong."""
+        event.synchronize()
 
     def hold(self, stream: Any, event: Any) -> None:
         """Let a stream go on when an event is reached."""

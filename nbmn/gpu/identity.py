@@ -20,6 +20,8 @@ class Identity:
     runtime: str = ""
     problem: str | None = None
     """Why NCCL cannot be used there."""
+    bus_id: str = ""
+    """Of the GPU among those of the host."""
 
 
 def identify(gpu: Gpu, host: str, device: int) -> Identity:
@@ -29,7 +31,13 @@ def identify(gpu: Gpu, host: str, device: int) -> Identity:
         problem = gpu.problem()
         if problem is not None:
             return Identity(host, problem=problem)
-        return Identity(host, runtime.uuid(device), gpu.nccl.version(), runtime.version())
+        return Identity(
+            host,
+            runtime.uuid(device),
+            gpu.nccl.version(),
+            runtime.version(),
+            bus_id=runtime.bus_id(device),
+        )
     except RuntimeError as error:  # of the device; the other ranks wait to be told
         return Identity(host, problem=f"GPU {device} cannot be asked ({error})")
 
@@ -62,9 +70,14 @@ def reason_to_stage(identities: Sequence[Identity]) -> str | None:
     for rank, identity in enumerate(identities):
         if identity.problem is not None:
             return f"rank {rank}: {identity.problem}"
-    on: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    # Two containers of a machine, which are two hosts, may share a GPU: its UUID tells. Two parts
+    # of a GPU (MIG) have two, and NCCL knows GPUs by their places on the bus.
+    on: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for rank, identity in enumerate(identities):
-        on[identity.host, identity.uuid].append(rank)
+        if identity.bus_id:
+            on[identity.host, identity.bus_id].append(rank)
+        if identity.uuid:
+            on[(identity.uuid,)].append(rank)
     for ranks in on.values():
         if len(ranks) > 1:
             return f"{_named(ranks)} are on one GPU, and NCCL takes one rank on each"

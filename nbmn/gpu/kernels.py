@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 BLOCKS = 2**16
 """Most blocks of a launch; each then walks over many tiles."""
 
+_MAJOR = 75  # cudaDevAttrComputeCapabilityMajor
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 _EXACT_IN = {
     "f16": {"f16", "f32", "f64"},
@@ -116,13 +117,20 @@ def options(conversion: Conversion, capacity: int) -> tuple[str, ...]:
     return tuple(f"-D{name}={value}" for name, value in values.items())
 
 
-@functools.cache
 def capacity() -> int:
-    """Return how many arrays one launch takes here."""
+    """Return how many arrays one launch takes on this thread's device."""
+    from cupy.cuda import runtime
+
+    return _capacity(runtime.getDevice())
+
+
+@functools.cache
+def _capacity(device: int) -> int:
     from cupy.cuda import nvrtc, runtime
 
     recent = runtime.driverGetVersion() >= 12010 and nvrtc.getVersion() >= (12, 1)
-    return LARGE if recent else SMALL
+    volta = runtime.deviceGetAttribute(_MAJOR, device) >= 7
+    return LARGE if recent and volta else SMALL
 
 
 @functools.cache

@@ -161,8 +161,15 @@ struct Table {
     u32 first[CAPACITY];   // tile; ascending
 };
 
+// Where it may be said, from Volta on, it keeps compilers from copying the table for each thread.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+#define WHERE_IT_IS
+#else
+#define WHERE_IT_IS __grid_constant__
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-pack(const __grid_constant__ Table table, u32 entries, u32 tiles, TARGET* buffer, f64 scale)
+pack(const WHERE_IT_IS Table table, u32 entries, u32 tiles, TARGET* buffer, f64 scale)
 {
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         u32 entry = 0;

@@ -19,7 +19,7 @@ SMALL = 168
 """Entries of a table within the 4 KiB that arguments may take on every GPU."""
 
 LARGE = 1360
-"""Entries within the 32,764 bytes that they may take since CUDA 12.1."""
+"""Entries within the 32,764 bytes that they may take since CUDA 12.1, from Volta on."""
 
 LONGEST = 2**31
 """Elements of one entry; what is longer has several. A multiple of every tile."""

@@ -34,7 +34,8 @@ class Pool:
     """Bytes in arrays."""
     held: int
     """Bytes that it has taken from the GPU."""
-    free_blocks: int
+    free_blocks: int | None
+    """None where they are not counted."""
     limit: int = 0
     """Bytes that it may take; 0 for all."""
 
@@ -79,7 +80,8 @@ def _pool(account: Account) -> list[str]:
     pool = account.pool
     if pool is None:
         return []
-    blocks = f"{pool.free_blocks} free block{'s' * (pool.free_blocks != 1)}"
+    number = "" if pool.free_blocks is None else f"{pool.free_blocks} "
+    blocks = f"{number}free block{'s' * (pool.free_blocks != 1)}"
     limit = f" (its limit: {size(pool.limit)})" if pool.limit else ""
     lines = [
         f"CuPy's pool on this rank has {size(pool.held)}{limit}: {size(pool.used)} in arrays, "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from nbmn.gpu.nccl import IN_PROGRESS, SUCCESS, NcclFailure
+
+_PAUSE = 200e-6
 
 
 @functools.cache
@@ -101,11 +104,21 @@ class NvidiaComm:
 
     def abort(self) -> None:
         """End what is under way and give the communicator up; may block."""
-        _nccl().comm_abort(self._comm)
+        self._to_the_end(_nccl().comm_abort)
 
     def destroy(self) -> None:
         """Give the communicator up when what is under way is done; may block."""
-        _nccl().comm_destroy(self._comm)
+        self._to_the_end(_nccl().comm_destroy)
+
+    def _to_the_end(self, end: Callable[[Any], Any]) -> None:
+        try:
+            end(self._comm)
+        except _nccl().NCCLError as error:
+            if int(error.status) != IN_PROGRESS:
+                raise NcclFailure(int(error.status), str(error)) from error
+            # Only then: otherwise there is nothing left to be asked.
+            while self.state() == IN_PROGRESS:
+                time.sleep(_PAUSE)
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

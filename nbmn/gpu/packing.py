@@ -86,7 +86,8 @@ def pack(
     cast and a scale, all bits stay. The buffer may hold the arrays themselves.
 
     Local. On the GPU it is queued on the current stream, in one launch per dtype of arrays (up to
-    1,360 arrays each; 168 before CUDA 12.1), and one more for each array that is not contiguous.
+    1,360 arrays each; 168 before CUDA 12.1 or Volta), and one more for each array that is not
+    contiguous.
 
     Parameters
     ----------

@@ -30,7 +30,13 @@ class Runtime(Protocol):
         """Return the name and version of the runtime."""
 
     def uuid(self, device: int) -> str:
-        """Return what is the same for two processes exactly if they use one device."""
+        """Return what no other device has, of whichever host; empty where it is not known.
+
+        Parts of one GPU (MIG) have their own.
+        """
+
+    def bus_id(self, device: int) -> str:
+        """Return what no other GPU of the host has, the same for parts of one."""
 
     def current_device(self) -> int:
         """Return the number of the device that this thread uses."""
@@ -59,6 +65,9 @@ class Runtime(Protocol):
     def compute_stream(self) -> Stream:
         """Return the stream on which this thread computes."""
 
+    def computing_on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Make this thread compute on a stream of its device while the context is entered."""
+
     def handle(self, stream: Stream) -> int:
         """Return what NCCL knows a stream by."""
 
@@ -67,6 +76,10 @@ class Runtime(Protocol):
 
     def reached(self, event: Event) -> bool:
         """Say whether an event is reached; raises what went wrong on the device."""
+
+    def await_(self, event: Event) -> None:
+        """Wait until an event of this thread's device is reached, which leaves the core and the
+        interpreter to others; raises what went wrong on the device."""
 
     def hold(self, stream: Stream, event: Event) -> None:
         """Let a stream go on when an event is reached."""

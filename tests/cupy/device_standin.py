@@ -38,6 +38,7 @@ ATTRIBUTES = {
 
 PROPERTIES = {
     "name": b"stand-in",
+    "uuid": b"GPU with a zero",  # CuPy leaves out the first zero byte and what follows
     "major": 9,
     "minor": 0,
     "multiProcessorCount": 132,
@@ -46,6 +47,9 @@ PROPERTIES = {
     "maxGridSize": (2**31 - 1, 65535, 65535),
     "sharedMemPerBlock": 48 << 10,
 }
+
+CUDAS_POOL: dict[int, int] = {}
+"""What CUDA's own pool says of itself, in bytes, by numbers of attributes."""
 
 _libc = ctypes.CDLL(None)
 _libc.calloc.restype = ctypes.c_void_p
@@ -85,6 +89,7 @@ ANSWERS: dict[str, Callable] = {
     "getDeviceCount": lambda: 1,
     "deviceGetAttribute": lambda attribute, device: ATTRIBUTES.get(attribute, 1),
     "driverGetVersion": lambda: 13000,
+    "memPoolGetAttribute": lambda pool, attribute: CUDAS_POOL.get(attribute, 0),
     "memGetInfo": lambda: (64 << 30, 80 << 30),
     "malloc": allocate,
     "mallocAsync": allocate,
@@ -106,6 +111,7 @@ ANSWERS: dict[str, Callable] = {
     "eventCreateWithFlags": lambda flags: allocate(8),
     "eventElapsedTime": lambda start, end: 1.0,
     "getDeviceProperties": lambda device: PROPERTIES,
+    "deviceGetPCIBusId": lambda device: f"0000:{7 + device:02x}:00.0",
     "occupancyMaxPotentialBlockSize": lambda *_: (132, 256),
 }
 

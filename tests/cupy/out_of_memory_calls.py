@@ -21,7 +21,7 @@ from nbmn.engine.out_of_memory import alike, asked, explain, wanted_memory
 
 GIB, MIB = 1 << 30, 1 << 20
 NOTEBOOK = "host/1/2.0"
-device_standin.PROPERTIES["uuid"] = bytes.fromhex(nvml_standin.uuid(7))
+BUS_ID = "0000:07:00.0"
 pool = cupy.get_default_memory_pool()
 
 
@@ -58,6 +58,13 @@ def told(error: Exception, namespace: dict) -> dict:
     }
 
 
+def asynchronous() -> dict:
+    """Use CUDA's own pool, which holds 96 MiB, 80 MiB of them in arrays, and keeps 64 MiB."""
+    device_standin.CUDAS_POOL |= {4: 64 * MIB, 5: 96 * MIB, 7: 80 * MIB}
+    cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)
+    return {"y": cupy.empty(1000, np.uint8)}
+
+
 def neighbour(rank: int | None) -> int:
     """Start a process on the same GPU; returns its pid, which lives as long as this one."""
     more = {} if rank is None else {"PMI_RANK": str(rank), "NBMN_NOTEBOOK": NOTEBOOK}
@@ -73,7 +80,7 @@ def main() -> dict:
     processes = {f"process_{i}_pid": pid for i, pid in enumerate(pids)}
     used = {f"process_{i}_used": n * GIB for i, n in enumerate((1, 9, 5))}
     says = Path(os.environ["NBMN_NVML_STANDIN"])
-    nvml_standin.say(says, nvml_standin.gpu(nvml_standin.name(7), **processes, **used))
+    nvml_standin.say(says, nvml_standin.gpu(BUS_ID, **processes, **used))
     x = cupy.empty((4, 3, MIB), np.float32)  # 48 MiB
     model = chainer.links.Linear(1024, 2048).to_device("@cupy:0")  # 8 MiB and 8 KiB
     loss = model(chainer.Variable(x[0, 0, : 16 * 1024].reshape(16, 1024)))
@@ -88,8 +95,9 @@ def main() -> dict:
         ("cublas", cupy.cuda.cublas.CUBLASError(3)),
     ):
         results[name] = told(error, namespace)
-    nvml_standin.say(says, nvml_standin.gpu(nvml_standin.name(7), process_0_pid=1))
+    nvml_standin.say(says, nvml_standin.gpu(BUS_ID, process_0_pid=1))
     results["in a container"] = told(driver_error("out of memory"), namespace)
+    results["async"] = told(driver_error("out of memory"), asynchronous())
     results["illegal"] = wanted_memory(cupy.cuda.runtime.CUDARuntimeError(700))
     return results
 

@@ -24,7 +24,7 @@ import pytest
 
 from nbmn.communicators.parameters import Packing, Span
 from nbmn.gpu import kernels
-from nbmn.gpu.kernels_table import SMALL, table_dtype
+from nbmn.gpu.kernels_table import LARGE, SMALL, table_dtype
 from nbmn.gpu.packing import as_dtype, pack, unpack
 
 FUNCTIONS = ["none"]
@@ -125,6 +125,16 @@ def check_hundreds():
     packed(hosts, put(hosts), "f4")
     assert LAUNCHED == ["pack"]
     assert asked[-1][1] > SMALL
+
+
+def check_tables_are_small_before_volta():
+    volta = device_standin.ATTRIBUTES[75]
+    try:
+        for device, (major, most) in enumerate([(6, SMALL), (7, LARGE)], start=1):
+            device_standin.ATTRIBUTES[75] = major
+            assert kernels._capacity(device) == most
+    finally:
+        device_standin.ATTRIBUTES[75] = volta
 
 
 def check_launches_per_dtype():

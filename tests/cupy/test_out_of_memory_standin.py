@@ -95,6 +95,14 @@ def test_errors_of_cuda_and_its_libraries(told, library, module):
     assert "free_all_blocks() gives back the free blocks" in error["account"][-1]
 
 
+def test_cudas_own_pool(told):
+    _, own, *_, helps = told["async"]["account"]
+    assert own == (
+        "  CuPy's pool on this rank has 96.0 MiB: 80.0 MiB in arrays, 16.0 MiB in free blocks"
+    )
+    assert "limit" not in helps
+
+
 def test_other_errors_and_pids_that_mean_nothing_here(told):
     assert told["illegal"] is False
     assert told["in a container"]["account"][2].endswith("CUDA's own, and other processes'")

@@ -81,6 +81,11 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     return NOT_FOUND;
 }
 
+/* A device that is known by its bus id is the owner of lines by that name. */
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **handle) {
+    return nvmlDeviceGetHandleByUUID(bus, handle);
+}
+
 /* All parts are of one GPU, which is called GPU-whole. */
 EXPORT int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **parent) {
     static device whole;

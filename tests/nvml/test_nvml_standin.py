@@ -21,9 +21,9 @@ import dataclasses, json, os, sys
 from nbmn.engine.gpu_watch import sample
 from nbmn.engine.nvml import DriverError, gpu_of
 for line in sys.stdin:
-    uuid, os.environ["CUDA_VISIBLE_DEVICES"] = json.loads(line)
+    uuid, bus_id, os.environ["CUDA_VISIBLE_DEVICES"] = json.loads(line)
     try:
-        gpu = gpu_of(uuid)
+        gpu = gpu_of(uuid, bus_id)
         told = dataclasses.asdict(sample(gpu, 3, "run"))
         told["tenants"] = [dataclasses.astuple(tenant) for tenant in gpu.tenants()]
     except DriverError as error:
@@ -46,9 +46,11 @@ class Asker:
             text=True,
         )
 
-    def __call__(self, *lines: str, visible: str = "") -> dict:
+    def __call__(
+        self, *lines: str, visible: str = "", uuid: str = uuid(7), bus_id: str = ""
+    ) -> dict:
         say(self._says, *lines)
-        self.process.stdin.write(json.dumps([uuid(7), visible]) + "\n")
+        self.process.stdin.write(json.dumps([uuid, bus_id, visible]) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
@@ -132,6 +134,16 @@ def test_a_part_of_a_gpu(ask):
     assert (told["used"], told["total"]) == (2, 10)
 
 
+def test_a_gpu_that_is_known_by_its_place(ask):
+    at = gpu("0000:07:00.0", total=80, used=70)
+    told = ask(gpu("0000:08:00.0", total=1), at, uuid="", bus_id="0000:07:00.0")
+    assert (told["used"], told["total"]) == (70, 80)
+    assert ask(at, uuid="") == {"error": "the driver knows no GPU (its UUID is not known)"}
+    # A part of it is known by its UUID.
+    told = ask(at, gpu(name(7, "MIG"), total=20, used=3), bus_id="0000:07:00.0")
+    assert (told["used"], told["total"]) == (3, 20)
+
+
 def test_a_gpu_that_is_lost_or_unknown(ask):
     lost = gpu(name(7), total=80, used=70, all_=GPU_IS_LOST)
     assert ask(lost) == {"error": f"the driver knows no {name(7)} (GPU is lost)"}
@@ -151,5 +163,6 @@ def test_without_a_driver(tmp_path, library):
 
 def test_names():
     plain = (name(7, "MIG"), name(7, "GPU"))
-    assert names(uuid(7), "") == names(uuid(7), "0,1") == names(uuid(7), "GPU-1") == plain
-    assert names(uuid(7), "MIG-a,MIG-b") == ("MIG-a", *plain)
+    assert names(uuid(7), "", "") == names(uuid(7), "", "0,1") == plain
+    assert names(uuid(7), "", "GPU-1") == plain
+    assert names(uuid(7), "0000:07:00.0", "MIG-a,MIG-b") == ("MIG-a", *plain, "0000:07:00.0")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -18,18 +19,19 @@ from nbmn.communicators.nccl_carrier import by_nccl
 from nbmn.communicators.parameters import Entry, union
 from nbmn.communicators.peers import left
 from nbmn.communicators.recordings import Entry as Recorded
+from nbmn.communicators.waiting import wait
 from nbmn.gpu.identity import Identity, odd_ones, reason_to_stage
 from nbmn.gpu.launcher import Launcher, aside
 from nbmn.gpu.nccl import kind_of, version_text
 from nbmn.gpu.runtime import DRIVER, this_gpu
 
 
-def identity(uuid, nccl=22707, runtime="CuPy 14.2.0", problem=None, host="here"):
-    return Identity(host, uuid, nccl, runtime, problem)
+def identity(uuid, nccl=22707, runtime="CuPy 14.2.0", problem=None, host="here", bus_id=""):
+    return Identity(host, uuid, nccl, runtime, problem, bus_id)
 
 
 def test_ranks_that_are_alike():
-    ranks = [identity("a"), identity("b"), identity("a", host="there")]
+    ranks = [identity("a", bus_id="7"), identity("b"), identity("c", host="there", bus_id="7")]
     assert odd_ones(ranks) is None
     assert reason_to_stage(ranks) is None
 
@@ -48,6 +50,21 @@ def test_reasons_to_stage():
     assert reason_to_stage(ranks) == "ranks 1, 2, 3 are on one GPU, and NCCL takes one rank on each"
     ranks[2] = identity("", problem="there is no GPU")
     assert reason_to_stage(ranks) == "rank 2: there is no GPU"
+
+
+def test_whose_gpu_is_one():
+    one = "ranks 0, 2 are on one GPU, and NCCL takes one rank on each"
+    other = identity("b", bus_id="0000:08:00.0")
+    # Containers of one machine, by other names, which may count buses in their own way.
+    there = identity("a", host="there", bus_id="0000:01:00.0")
+    assert reason_to_stage([identity("a", bus_id="0000:07:00.0"), other, there]) == one
+    # Parts of a GPU (MIG).
+    part, next_part = (identity(uuid, bus_id="0000:07:00.0") for uuid in "ac")
+    assert reason_to_stage([part, other, next_part]) == one
+    # Drivers that do not tell UUIDs.
+    unknown = [identity("", bus_id=f"0000:0{n}:00.0") for n in (7, 8, 9)]
+    assert reason_to_stage(unknown) is None
+    assert reason_to_stage([*unknown[:2], unknown[0]]) == one
 
 
 def test_numbers_of_dtypes():
@@ -115,6 +132,22 @@ def test_calls_are_made_in_order_on_one_thread():
     assert [task.result() for task in tasks] == list(range(5))
     assert seen == [(n, "test") for n in range(5)]
     launcher.close()
+
+
+def test_who_waits_for_a_task_is_woken_when_it_is_over():
+    late = []
+    for _ in range(9):
+        ends = []
+
+        def call(ends=ends):
+            threading.Event().wait(0.1)
+            ends.append(time.monotonic())
+
+        task = aside(call, "test")
+        wait(task.done, 5.0, nap=task.done)
+        late.append(time.monotonic() - ends[0])
+    # Sleeps in between would be of 6 ms by then.
+    assert sorted(late)[4] < 1e-3, late
 
 
 def test_errors_are_raised_in_who_asks():

@@ -69,6 +69,8 @@ class HostRuntime:
         self._compute = standin.stream()
         self.on_threads = set()
         self.downloads = self.uploads = 0
+        self.garbage = 0xFF
+        """What bytes of fresh memory are."""
         self.error = None
         """What the device is to report from now on."""
 
@@ -79,6 +81,9 @@ class HostRuntime:
         return self._version
 
     def uuid(self, device):
+        return self._uuid
+
+    def bus_id(self, device):
         return self._uuid
 
     def current_device(self):
@@ -99,7 +104,7 @@ class HostRuntime:
     def empty(self, size, dtype):
         # What is in fresh memory is anybody's guess.
         nbytes = size * dtype.itemsize
-        return np.full(nbytes, 0xFF, np.uint8).view(dtype).view(DeviceArray)
+        return np.full(nbytes, self.garbage, np.uint8).view(dtype).view(DeviceArray)
 
     def pinned(self, size, dtype):
         return np.empty(size, dtype)[:]
@@ -114,6 +119,11 @@ class HostRuntime:
     def compute_stream(self):
         return self._compute
 
+    @contextlib.contextmanager
+    def computing_on(self, stream):
+        assert stream == self._compute
+        yield
+
     def handle(self, stream):
         return stream
 
@@ -124,6 +134,10 @@ class HostRuntime:
         if self.error is not None:
             raise self.error
         return bool(self.standin.reached(*event))
+
+    def await_(self, event):
+        while not self.reached(event):
+            threading.Event().wait(1e-4)
 
     def hold(self, stream, event):
         # The stream's thread waits for no other, so who gives it work does.

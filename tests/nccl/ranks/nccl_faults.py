@@ -2,7 +2,9 @@
 
 import gc
 import signal
+import threading
 import time
+import weakref
 
 import chainer
 import numpy as np
@@ -22,8 +24,10 @@ from stress import Interrupter
 
 import nbmn
 from nbmn.communicators import BrokenCommunicatorError, CollectiveTimeoutError, peers, world
-from nbmn.communicators.errors import CommunicatorError, NcclError
+from nbmn.communicators.background import Worker
+from nbmn.communicators.errors import CommunicatorError, NcclError, RemoteRankError
 from nbmn.communicators.waiting import wait
+from nbmn.gpu import nccl_channel
 
 peers.TRANSFER = 0.5  # here all is small
 
@@ -72,6 +76,29 @@ def check_interrupt_of_a_stuck_all_reduce(comm):
         wait(lambda: counted()[1] == aborts + 1, 5.0, "the abort")
     assert_renewed(nccl)
     assert counted() == (inits + 1, aborts + 1, destroys)
+
+
+def check_the_end_is_noticed_when_it_comes(comm):
+    """However long it took: the device is idle until then."""
+    for options, name in (({}, "NCCL"), ({"uuid": "the only one"}, "staged")):
+        nccl = started(**options)
+        runtime = nccl._parts.gpu.runtime
+        ends, late = [], []
+        sleep = runtime.await_
+
+        def noted(event, sleep=sleep, ends=ends):
+            sleep(event)
+            ends.append(time.monotonic())
+
+        runtime.await_ = noted
+        for seed in range(7):
+            model, _ = model_on_device(nccl, "float32", seed)
+            standin().kernel(runtime.compute_stream(), 100)
+            nccl.multi_node_mean_grad(model)
+            if ends:  # some of the staged waits for events that are reached already
+                late.append(time.monotonic() - ends[-1])
+        assert len(ends) >= 7, name
+        assert name == "staged" or sorted(late)[3] < 2e-3, late
 
 
 def check_interrupt_behind_a_long_kernel(comm):
@@ -147,6 +174,88 @@ def check_errors_of_the_device(comm):
     assert_renewed(nccl)
 
 
+class Full:
+    """In place of ``runtime.empty`` on rank 1, fails the ``number``th time."""
+
+    def __init__(self, nccl, number=1):
+        self._runtime = nccl._parts.gpu.runtime
+        self._empty = self._runtime.empty
+        self._left = number if nccl.rank == 1 else 0
+        self._runtime.empty = self
+
+    def __call__(self, size, dtype):
+        self._left -= 1
+        if self._left == 0:
+            raise FullError("out of memory")
+        return self._empty(size, dtype)
+
+    def end(self):
+        self._runtime.empty = self._empty
+
+
+class FullError(Exception):
+    """As CuPy's errors are, none of Python's own."""
+
+
+def check_all_are_told_that_one_cannot_prepare(comm):
+    some = {"missing": lambda rank, number: rank == number}
+    for number, options, missing in (
+        (1, {}, {}),  # before they vote
+        (2, {}, some),  # when they know what the others have
+        (2, {"uuid": "the only one"}, {}),  # when they know which way it goes
+    ):
+        nccl = on_gpus(**options)
+        full = Full(nccl, number)
+        model, means = model_on_device(nccl, **missing)
+        with raises(RemoteRankError, "multi_node_mean_grad: on rank 1: FullError: out of memory"):
+            nccl.multi_node_mean_grad(model)
+        full.end()
+        assert nccl.broken is None
+        nccl.multi_node_mean_grad(model)
+        assert_means(model, means)
+    nccl = started()
+    full = Full(nccl)
+    with raises(RemoteRankError, "allreduce: on rank 1: FullError: out of memory"):
+        nccl.allreduce(on_device(np.ones(5)))
+    full.end()
+    assert nccl.broken is None
+    assert_right(nccl)
+
+
+def check_who_fails_after_the_sum_has_broken_it(comm):
+    nccl = started()
+    if nccl.rank == 1:
+        direct = nccl._parts.gradients._direct
+
+        def broken(packed):
+            raise FullError("out of memory")
+
+        direct._results = broken
+        with raises(FullError, "out of memory"):
+            assert_right(nccl)
+        del direct._results
+        assert "FullError" in nccl.broken
+    else:
+        assert_right(nccl)
+    comm.barrier()
+    assert world().renew() is True
+    assert_right(nccl)
+
+
+def check_sums_come_after_means_in_the_background(comm):
+    nccl = started()
+    for do in (lambda: nccl.allreduce(on_device(np.ones(5))), lambda: assert_right(nccl)):
+        worker, seen = Worker(nccl._link.uid), []
+
+        def job(seen=seen):
+            threading.Event().wait(0.2)
+            seen.append(True)
+
+        worker.start(job)
+        do()
+        assert seen
+
+
 def check_start_has_a_deadline(comm):
     nccl = on_gpus(timeout=1.0)
     with faults() as fault:
@@ -213,6 +322,7 @@ def check_timeout_in_nccl_names_who_is_late(comm):
 
 def check_one_interrupted_rank_is_missed_by_the_others(comm):
     nccl = started()
+    aborts = standin().aborts()
     with faults() as fault:
         fault.block(nccl.rank == 0)
         model, _ = model_on_device(nccl)
@@ -221,6 +331,8 @@ def check_one_interrupted_rank_is_missed_by_the_others(comm):
             with raises(KeyboardInterrupt):
                 nccl.multi_node_mean_grad(model)
             watcher.join()
+            # Otherwise the call could go on, and be the others' in time.
+            wait(lambda: standin().aborts() == aborts + 1, 5.0, "the abort")
         else:
             with raises(BrokenCommunicatorError, "rank 0 has left multi_node_mean_grad #"):
                 nccl.multi_node_mean_grad(model)
@@ -262,12 +374,57 @@ def check_slow_abort_keeps_nobody_waiting(comm):
         assert aborts >= 1
 
 
-def check_dropped_communicators_are_aborted(comm):
+def check_dropped_communicators_are_destroyed(comm):
     nccl = started()
-    _, aborts, _ = counted()
+    _, aborts, destroys = counted()
     del nccl
     gc.collect()
-    wait(lambda: counted()[1] == aborts + 1, 5.0, "the abort")
+    wait(lambda: counted()[2] == destroys + 1, 5.0, "the end")
+    assert counted()[1] == aborts
+
+
+def check_what_an_abort_leaves_on_the_device_is_kept(comm):
+    """Until the stream is past it, though the abort has returned."""
+    nccl = started()
+    runtime, channel = nccl._parts.gpu.runtime, nccl_of(nccl)._channel
+    kept = on_device(np.ones(3))
+    seen = weakref.ref(kept)
+    standin().kernel(channel._stream, 300)
+    behind = runtime.record(channel._stream)
+    task = channel.abort([kept])
+    del kept
+    held = []
+    while not runtime.reached(behind):
+        held.append(seen() is not None)
+    assert held[:-1], "the abort took longer than the kernel"
+    assert all(held[:-1])
+    wait(task.done, 5.0, "the abort")
+    gc.collect()
+    assert seen() is None
+
+
+def check_no_abort_while_a_call_is_under_way(comm):
+    """For a moment, here a longer one: what it frees the call may yet use."""
+    before, nccl_channel.GRACE = nccl_channel.GRACE, 5.0
+    nccl = started()
+    channel = nccl_of(nccl)._channel
+    _, aborts, _ = counted()
+    entered, go_on, seen = threading.Event(), threading.Event(), []
+
+    def calls(made, stream):
+        entered.set()
+        go_on.wait(0.05)
+        seen.append(counted()[1])
+
+    ready = channel._gpu.runtime.record(channel._gpu.runtime.compute_stream())
+    channel.enqueue(ready, calls, to_the_end=False)
+    entered.wait(5.0)
+    task = channel.abort()
+    wait(task.done, 5.0, "the abort")
+    assert (seen, counted()[1]) == ([aborts], aborts + 1)
+    late = channel.enqueue(ready, calls, to_the_end=False)
+    assert not late.done()  # its thread has ended
+    nccl_channel.GRACE = before
 
 
 def check_double_buffering(comm):

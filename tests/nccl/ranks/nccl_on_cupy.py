@@ -15,7 +15,7 @@ from host_runtime import Standin
 
 _standin = Standin()
 _tickets = {}
-_uuid = {"uuid": os.getpid().to_bytes(16, "little")}
+_place = {"bus": f"{os.getpid():08x}:07:00.0"}
 
 
 def _record(event, stream, *_):
@@ -38,8 +38,11 @@ device_standin.ANSWERS |= {
     "streamCreateWithPriority": lambda flags, priority: _standin.stream(),
     "eventRecord": _record,
     "eventQuery": _query,
+    "eventSynchronize": lambda event: _hold(0, event),
     "streamWaitEvent": _hold,
-    "getDeviceProperties": lambda device: {"name": b"Stand-in", **_uuid},
+    # CuPy's UUIDs end before a zero byte.
+    "getDeviceProperties": lambda device: {"name": b"Stand-in", "uuid": b""},
+    "deviceGetPCIBusId": lambda device: _place["bus"],
 }
 
 import chainer  # noqa: E402 - after the stand-in
@@ -51,6 +54,7 @@ from rank_tools import raises  # noqa: E402
 
 import nbmn  # noqa: E402
 from nbmn.communicators import world  # noqa: E402
+from nbmn.communicators.device_backend import DeviceBackend  # noqa: E402
 from nbmn.gpu import kernels  # noqa: E402
 from nbmn.gpu.cupy_runtime import CupyRuntime  # noqa: E402
 
@@ -140,8 +144,8 @@ def check_sums_and_broadcasts(comm):
 
 
 def check_one_gpu_for_all(comm):
-    own = _uuid["uuid"]
-    _uuid["uuid"] = b"the only one here"
+    own = _place["bus"]
+    _place["bus"] = "0000:07:00.0"
     try:
         nccl = nbmn.create_communicator("pure_nccl", timeout=15)
         with warnings.catch_warnings(record=True) as caught:
@@ -152,7 +156,7 @@ def check_one_gpu_for_all(comm):
         assert len(notes) == (nccl.rank == 0 and nccl.size > 1), notes
         assert (nccl._parts.gradients.refusal is None) == (nccl.size == 1)
     finally:
-        _uuid["uuid"] = own
+        _place["bus"] = own
 
 
 def check_flat_is_staged(comm):
@@ -187,6 +191,43 @@ def check_double_buffering(comm):
     assert _standin.operations() == operations + 3
 
 
+def check_double_buffering_goes_on_on_the_stream_of_training(comm):
+    nccl = nbmn.create_communicator("pure_nccl", timeout=15)
+    model, _ = model_of(nccl)
+    optimizer = nbmn.create_multi_node_optimizer(
+        chainer.optimizers.SGD(), nccl, double_buffering=True
+    )
+    optimizer.setup(model)
+    object.__setattr__(optimizer, "_compute", lambda step: None)
+    object.__setattr__(optimizer, "_apply", lambda means: None)
+    seen, held = [], []
+    settle, hold = DeviceBackend._goes_directly, CupyRuntime.hold
+
+    def noted(self, *args):
+        seen.append((threading.current_thread().name, cupy.cuda.get_current_stream().ptr))
+        return settle(self, *args)
+
+    def noted_hold(self, stream, event):
+        held.append((threading.current_thread().name, stream.ptr))
+        hold(self, stream, event)
+
+    DeviceBackend._goes_directly, CupyRuntime.hold = noted, noted_hold
+    streams = [cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null]
+    try:
+        for stream in streams:
+            with stream:
+                for param in model.params():
+                    param.grad = cupy.asarray(np.full(param.shape, nccl.rank, "f"))
+                optimizer.update()
+        optimizer.flush()
+    finally:
+        DeviceBackend._goes_directly, CupyRuntime.hold = settle, hold
+    assert seen == [("nbmn-mean", stream.ptr) for stream in streams]
+    # What was begun on one stream is taken up on another.
+    main = [stream for name, stream in held if name == threading.main_thread().name]
+    assert main == [streams[1].ptr] * 2
+
+
 def check_interrupt_and_renewal(comm):
     if comm.size == 1:
         return
@@ -211,7 +252,7 @@ def check_the_runtime(comm):
     assert runtime.problem() is None
     assert runtime.version() == f"CuPy {cupy.__version__}"
     assert runtime.current_device() == 0
-    assert bytes.fromhex(runtime.uuid(0)) == _uuid["uuid"]
+    assert (runtime.uuid(0), runtime.bus_id(0)) == ("", _place["bus"])
     host = runtime.pinned(5, np.dtype("f8"))
     host[...] = np.arange(5)
     array = runtime.empty(5, np.dtype("f8"))

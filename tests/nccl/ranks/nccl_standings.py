@@ -1,8 +1,8 @@
 """What ranks tell each other before NCCL starts, and what they do where it cannot."""
 
 import os
-import sys
 import warnings
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,8 @@ from nccl_tools import assert_means, driver, model_on_device, on_gpus, params, s
 from rank_tools import interrupt_when_waiting, raises
 
 import nbmn
-from nbmn.communicators import MismatchError, cuda_aware, world
+from nbmn.communicators import MismatchError, cuda_aware, models, world
+from nbmn.communicators.carriers import device_of
 from nbmn.communicators.device_backend import DeviceBackend
 from nbmn.communicators.mpi_carrier import MpiCarrier
 
@@ -37,6 +38,49 @@ def check_two_ranks_on_one_gpu_are_staged(comm):
         # One copy each way, however many gradients there are.
         assert runtime.uploads == 4
         assert runtime.downloads <= 5
+
+
+def check_staged_garbage_between_gradients_is_not_said(comm):
+    nccl = on_gpus(uuid="the only one")
+    nccl._parts.gpu.runtime.garbage = 0x7F  # as a number, nearly the largest
+    for dtype in ("float32", "float64"):
+        model, means = model_on_device(nccl, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", ".*one GPU")
+            nccl.multi_node_mean_grad(model)
+        assert_means(model, means)
+
+
+def check_staged_memory_is_kept_until_the_device_is_through(comm):
+    nccl = on_gpus(uuid="the only one")
+    model, means = model_on_device(nccl, shapes=((3,),))
+    nccl.multi_node_mean_grad(model)
+    staged = nccl._parts.gradients._staged
+    small = weakref.ref(staged._pinned["<f4"])
+    model, means = model_on_device(nccl, shapes=((300,),))
+    staged.prepare(models._request(nccl._link, *model_terms(model)))
+    assert staged._pinned["<f4"].size >= 300
+    assert small() is not None
+    nccl.multi_node_mean_grad(model)
+    assert_means(model, means)
+    assert small() is None
+
+
+def model_terms(model):
+    gradients = models.collect(model, False)
+    return gradients, models.Terms(False), gradients.table
+
+
+def check_rank_without_gradients_is_on_the_device_of_its_values(comm):
+    runtime = on_gpus()._parts.gpu.runtime
+    nccl = on_gpus()
+    model, _ = model_on_device(nccl, missing=lambda *_: True)
+    gradients, terms, table = model_terms(model)
+    request = models._request(nccl._link, gradients, terms, table)
+    assert all(array is None for array in request.arrays)
+    runtime.device_of = lambda array: 7 if array is model.p0.array else 0
+    assert device_of(request, runtime) == 7
 
 
 def check_staged_wire_dtypes(comm):
@@ -234,7 +278,7 @@ if prove(MPI.COMM_WORLD, numpy) and MPI.COMM_WORLD.Get_rank() == 0:
 """
     if comm.rank == 0:
         launcher = cuda_aware._launcher()
-        command = [launcher, *cuda_aware._options(launcher), "-n", "2", sys.executable, "-c", text]
+        command = cuda_aware.trial(launcher, "-c", text)
         environment = cuda_aware.outside_of_jobs(os.environ)
         assert cuda_aware.prove(command, environment) == cuda_aware.Finding(None)
         assert "ended with status" in cuda_aware.refusal()  # there is no GPU to prove it with

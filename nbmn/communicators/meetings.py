@@ -46,6 +46,7 @@ class Meetings:
         self.own = own
         self.place = place
         """Of this rank's line among those of its process."""
+        self._epoch = 1
         self.begun = self.ended = _EPOCH
         """Number of the last meeting begun, and seen to its end."""
         self.seen = 0
@@ -57,8 +58,8 @@ class Meetings:
 
     def reset(self) -> None:
         """Begin anew, as on all ranks; whatever was shown before means nothing any more."""
-        epoch = self.begun // _EPOCH + 1
-        self.begun = self.ended = epoch * _EPOCH
+        self._epoch += 1
+        self.begun = self.ended = self._epoch * _EPOCH
         self.seen = 0
 
     def settle(self, under_way: Iterable[Meeting]) -> None:

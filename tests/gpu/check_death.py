@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,8 +30,9 @@ def run(report: Report, role: str = "") -> None:
     launcher = shutil.which("mpiexec") or str(Path(sys.executable).with_name("mpiexec"))
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, str(ONE), folder, "60", "check_death", "rank"]
+        # Told to let the others live, the launcher tells of the death by a signal that may end them.
+        program = ["sh", "-c", f"trap : USR1; {shlex.join(program)}"]
         ran = subprocess.run(
-            # Told to let the others live.
             [launcher, "-disable-auto-cleanup", "-n", "2", *program],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -376,10 +376,11 @@ def check_slow_abort_keeps_nobody_waiting(comm):
 
 def check_dropped_communicators_are_destroyed(comm):
     nccl = started()
+    gc.collect()  # what earlier checks dropped may end at any moment
     _, aborts, destroys = counted()
     del nccl
     gc.collect()
-    wait(lambda: counted()[2] == destroys + 1, 5.0, "the end")
+    wait(lambda: counted()[2] > destroys, 5.0, "the end")
     assert counted()[1] == aborts
 
 

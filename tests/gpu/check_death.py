@@ -30,7 +30,7 @@ def run(report: Report, role: str = "") -> None:
     launcher = shutil.which("mpiexec") or str(Path(sys.executable).with_name("mpiexec"))
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, str(ONE), folder, "60", "check_death", "rank"]
-        # Told to let the others live, the launcher tells of the death by a signal that may end them.
+        # Told to let the others live, the launcher sends them a signal that may end them.
         program = ["sh", "-c", f"trap : USR1; {shlex.join(program)}"]
         ran = subprocess.run(
             [launcher, "-disable-auto-cleanup", "-n", "2", *program],

@@ -121,7 +121,7 @@ def test_what_a_trainer_raises_is_at_the_line_of_the_magic_or_of_the_user(ready:
         "trainer.extend(fail, trigger=(1, 'iteration'))"
     )
     assert f"ranks 0, 1 raised ValueError at {cell} line 3: boom" in ran.error
-    assert "train_named" not in ran.error
+    assert "in train_named" not in ran.error  # its call may be among the lines around
     ran = ready.run("%%mn_train\ntrainer = make_trainer(1)\ntrainer.updater = None")
     assert re.search(r"raised AttributeError at cell \[\d+\] line 1: ", ran.error)
 

@@ -14,6 +14,7 @@ from ipyparallel.error import EngineError, RemoteError
 from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call
 from nbmn.cluster.errors import ClusterError, note, was_freed
+from nbmn.cluster.freeing import Freeing
 from nbmn.cluster.listener import Listener
 from nbmn.cluster.output import RankOutput
 from nbmn.cluster.pressing import Presses
@@ -26,8 +27,6 @@ from nbmn.ranks import name_ranks
 
 TICK = 0.1
 """Seconds between two looks at ranks that run; an answer is seen at once."""
-FREE_AGAIN = 2.0
-"""Seconds after which a rank that was freed from a wait, and still waits, is freed again."""
 OUTPUT_PATIENCE = 2.0
 """Seconds to wait for the last output after a rank's reply."""
 
@@ -78,10 +77,7 @@ class CellRun:
         self._replies: dict[int, CellReply] = {}
         self._answers: dict[int, Answer] = {}
         self._sent_at = 0.0
-        self._diagnosis: Diagnosis | None = None
-        """Why ranks had to be freed; the first, since others follow from it."""
-        self._freed: dict[int, float] = {}
-        """When, by rank."""
+        self._freeing = Freeing(session.listener, request.run)
         self.presses = Presses(self)
         self._awaited = False
         self._notice = ""
@@ -109,7 +105,7 @@ class CellRun:
     def failed(self) -> bool:
         """Whether some rank raised or had to be freed, or all are gone."""
         raised = any(reply.error for reply in self._replies.values())
-        return self.trouble is not None or raised or bool(self._freed)
+        return self.trouble is not None or raised or bool(self._freeing.ranks)
 
     @property
     def status(self) -> str:
@@ -242,9 +238,9 @@ class CellRun:
         if self.trouble is not None:
             return self.trouble
         errors = self.errors()
-        if not self._freed:
+        if not self._freeing.ranks:
             return verdict(errors, note=self._session.compare(errors, self._sent_at))
-        return verdict(errors, self._freed, self._diagnosis)
+        return verdict(errors, self._freeing.ranks, self._freeing.diagnosis)
 
     # The watching thread.
 
@@ -334,16 +330,8 @@ class CellRun:
             slow = found or self._session.delay(states)
             self._notice = str(slow) if slow is not None else ""
             return
-        self._diagnosis = found if self._diagnosis is None else self._diagnosis.with_more(found)
         self._notice = str(found)
-        now = time.monotonic()
-        due = [
-            rank
-            for rank in found.ranks
-            if rank in running and now - self._freed.get(rank, -FREE_AGAIN) >= FREE_AGAIN
-        ]
-        self._freed.update(dict.fromkeys(due, now))
-        self._session.listener.interrupt(due, self.request.run)
+        self._freeing.free(found, running)
 
     def _ends_by(self, found: Diagnosis) -> bool:
         """Whether nothing the person may still do lets the ranks go on.
@@ -376,6 +364,6 @@ class CellRun:
         error = reply.error if reply else None
         if error is None or not (live or self._interrupted):
             return ""
-        if rank in self._freed and was_freed(error):
+        if rank in self._freeing.ranks and was_freed(error):
             return ""  # it is told of in the diagnosis
         return note(error, self._interrupted)

@@ -10,7 +10,7 @@ from ipyparallel.error import EngineError
 
 from nbmn import frames
 from nbmn.cluster.calls import Call
-from nbmn.cluster.cells import FREE_AGAIN, TICK
+from nbmn.cluster.cells import TICK
 from nbmn.cluster.errors import (
     NoRanksError,
     RanksFailed,
@@ -19,6 +19,7 @@ from nbmn.cluster.errors import (
     fold,
     is_interrupt,
 )
+from nbmn.cluster.freeing import Freeing
 from nbmn.cluster.pressing import INTERRUPT_PATIENCE
 from nbmn.cluster.session import Session
 from nbmn.cluster.watching import Answer, look
@@ -104,7 +105,7 @@ class _Work:
         self._ranks = ranks
         self._began = time.monotonic()
         self._answers: dict[int, Answer] = {}
-        self._freed: dict[int, float] = {}
+        self._freeing = Freeing(session.listener, run)
 
     def wait(self) -> None:
         while self.calls:
@@ -150,13 +151,6 @@ class _Work:
         found = session.explain(states, self._began)
         if found is None:
             return
-        first = self.outcome.diagnosis
-        self.outcome.diagnosis = found if first is None else first.with_more(found)
-        due = [
-            rank
-            for rank in found.ranks
-            if rank in self.calls and now - self._freed.get(rank, -FREE_AGAIN) >= FREE_AGAIN
-        ]
-        self._freed.update(dict.fromkeys(due, now))
-        self.outcome.freed = frozenset(self._freed)
-        session.listener.interrupt(due, self.run)
+        self._freeing.free(found, self.calls)
+        self.outcome.diagnosis = self._freeing.diagnosis
+        self.outcome.freed = self._freeing.ranks

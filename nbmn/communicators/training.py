@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import models, scattering
 from nbmn.communicators.activity import collective
-from nbmn.communicators.agreement import Vote, agree
+from nbmn.communicators.agreement import agree, any_of
 from nbmn.communicators.group import Group
 from nbmn.communicators.transport import CHUNK
 
@@ -153,7 +153,7 @@ class Training(Group):
     @collective
     def any_rank(self, flag: bool) -> bool:
         """Say whether ``flag`` is true on any rank."""
-        return Vote(self._link, "any_rank", flag=flag).outcome().flagged
+        return any_of(self._link, "any_rank", flag)
 
     @property
     def _wire(self) -> str | None:

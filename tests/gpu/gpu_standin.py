@@ -56,19 +56,4 @@ def run_packing_on_the_host() -> None:
     """Let nbmn's kernels give numbers."""
     import host_kernel
 
-    from nbmn.gpu import kernels
-
-    folder = Path(tempfile.mkdtemp(dir=os.environ["NBMN_NCCL_STANDIN"]))
-
-    def launch(conversion, batches, pointers, target, scale):
-        host_kernel.launch_all(
-            lambda how, capacity: host_kernel.compiled(how, capacity, folder),
-            conversion,
-            batches,
-            pointers.tolist(),
-            target.data.ptr,
-            scale,
-        )
-
-    kernels.launch = launch
-    kernels.capacity = lambda: kernels.SMALL
+    host_kernel.stand_for_device(Path(tempfile.mkdtemp(dir=os.environ["NBMN_NCCL_STANDIN"])))

@@ -6,9 +6,11 @@ import ctypes
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from nbmn.gpu import kernels
 from nbmn.gpu.kernels import Conversion, options
 from nbmn.gpu.kernels_source import SOURCE
 from nbmn.gpu.kernels_table import Batch, batches
@@ -110,6 +112,29 @@ def launch_all(
             range(grid),
             grid,
         )
+
+
+def stand_for_device(folder: Path) -> None:
+    """Let nbmn's kernels run on the host in this process, on memory that is the host's anyway."""
+
+    def launch(
+        conversion: Conversion,
+        laid_out: Iterable[Batch],
+        pointers: np.ndarray,
+        target: Any,
+        scale: float,
+    ) -> None:
+        launch_all(
+            lambda how, capacity: compiled(how, capacity, folder),
+            conversion,
+            laid_out,
+            pointers.tolist(),
+            target.data.ptr,
+            scale,
+        )
+
+    kernels.launch = launch
+    kernels.capacity = lambda: kernels.SMALL
 
 
 def lay_out(

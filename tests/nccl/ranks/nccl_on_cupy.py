@@ -55,25 +55,9 @@ from rank_tools import raises  # noqa: E402
 import nbmn  # noqa: E402
 from nbmn.communicators import world  # noqa: E402
 from nbmn.communicators.device_backend import DeviceBackend  # noqa: E402
-from nbmn.gpu import kernels  # noqa: E402
 from nbmn.gpu.cupy_runtime import CupyRuntime  # noqa: E402
 
-_folder = Path(tempfile.mkdtemp(dir=os.environ["NBMN_NCCL_STANDIN"]))
-
-
-def _launch(conversion, batches, pointers, target, scale):
-    host_kernel.launch_all(
-        lambda how, capacity: host_kernel.compiled(how, capacity, _folder),
-        conversion,
-        batches,
-        pointers.tolist(),
-        target.data.ptr,
-        scale,
-    )
-
-
-kernels.launch = _launch
-kernels.capacity = lambda: kernels.SMALL
+host_kernel.stand_for_device(Path(tempfile.mkdtemp(dir=os.environ["NBMN_NCCL_STANDIN"])))
 
 
 def model_of(comm, dtype="float32", seed=0):

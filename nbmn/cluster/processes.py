@@ -8,11 +8,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
 
+from nbmn.cluster.wait_status import first_to_go, status_of
 from nbmn.messages import RankInfo
 
 KILL_AFTER = 3.0
@@ -111,47 +112,14 @@ class Watch:
         for descriptor in self._ranks:
             poll.register(descriptor, select.POLLIN)
         first = [descriptor for descriptor, _ in poll.poll()] if self._ranks else []
-        self.left = first_to_go(
-            {self._ranks[d] for d in first}, {self._ranks[d]: status_of(d) for d in self._ranks}
-        )
+        statuses = {rank: status_of(descriptor) for descriptor, rank in self._ranks.items()}
+        if all(statuses[self._ranks[d]] is None for d in first):
+            # Too late to be told how they ended; one about to end has perhaps ended since.
+            first = [descriptor for descriptor, _ in poll.poll(0)]
+        self.left = first_to_go({self._ranks[d] for d in first}, statuses)
         self.left_at = time.monotonic() if first else None
         for descriptor in self._ranks:
             os.close(descriptor)
-
-
-def first_to_go(
-    ended: Collection[int], statuses: Mapping[int, int | None]
-) -> dict[int, int | None]:
-    """Ranks that the others followed, with their wait statuses; pure.
-
-    Parameters
-    ----------
-    ended
-        Ranks whose processes have come to their end.
-    statuses
-        Of ranks that have, or are about to; None where nothing is known.
-    """
-    # A rank that exits makes mpiexec kill the others, and may come to its end after them.
-    by_itself = {
-        rank for rank, status in statuses.items() if status is not None and os.WIFEXITED(status)
-    }
-    return {rank: statuses[rank] for rank in sorted(by_itself or ended)}
-
-
-def status_of(descriptor: int) -> int | None:
-    """The wait status of a pidfd's process, which may be just about to exit; None if it lives."""
-    try:
-        with open(f"/proc/self/fdinfo/{descriptor}") as file:
-            pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        flags, status = int(fields[6]), int(fields[49])  # see proc(5)
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None  # it has been waited for, and left no trace
-    return status if flags & _PF_EXITING else None
-
-
-_PF_EXITING = 0x4  # include/linux/sched.h
 
 
 def _process(info: RankInfo) -> psutil.Process | None:

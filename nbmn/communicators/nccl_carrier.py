@@ -25,7 +25,7 @@ from nbmn.communicators.errors import (
     NcclError,
 )
 from nbmn.communicators.interrupts import HeldInterrupt
-from nbmn.communicators.link import Link
+from nbmn.communicators.link import Link, Pending
 from nbmn.communicators.topology import host_identity
 from nbmn.communicators.waiting import wait
 from nbmn.gpu.identity import identify, odd_ones, reason_to_stage
@@ -39,6 +39,7 @@ START = 120.0
 
 _CHECK = 1e-3  # seconds between questions to NCCL
 _LOOK = 1.0  # seconds between looks at where the other ranks are
+_ROUND = 50e-3  # seconds after which ranks tell each other again how the start goes
 _GRACE = 5.0  # seconds that NCCL gets to let go of a communicator
 _NAME = b"\0"
 
@@ -164,41 +165,69 @@ class NcclCarrier:
         return note.removeprefix(_NAME)
 
     def _outcome(self, channel: Channel, patience: float) -> str | None:
-        """Wait for NCCL to start; return why it did not, or None."""
+        """Wait for NCCL to start; return why it did not here, or None; collective.
+
+        Returns once it has started on all ranks, or as soon as it has failed on one.
+        """
         until = time.monotonic() + patience
+        while True:
+            problem, started = self._has_started(channel, until)
+            if problem is None and not started and time.monotonic() > until:
+                problem = f"it waited {patience:g} s for the other ranks"
+            news = np.array([problem is not None, problem is None and not started], np.uint8)
+            self._run_watched(transport.start_max(self._link, news))
+            failed, to_come = news
+            if failed:
+                return problem if problem or started else "it waited for the other ranks"
+            if not to_come:
+                return None
 
-        def over() -> bool:
-            if channel.started.done(SLICE):
-                return True
-            if time.monotonic() > until:
-                raise _Late
-            return False
-
+    def _has_started(self, channel: Channel, until: float) -> tuple[str | None, bool]:
+        """Wait for a round; return why NCCL did not start, if so, and whether it did."""
+        round_ends = min(time.monotonic() + _ROUND, until)
+        task = channel.started
         try:
-            self._wait(channel, channel.started, over)
-            channel.started.result()
-        except _Late:
-            return f"it waited {patience:g} s for the other ranks"
+            self._wait(channel, task, lambda: task.done(SLICE) or time.monotonic() > round_ends)
+            if task.done():
+                task.result()
+                return None, True
         except BrokenCommunicatorError:
             raise
         except (RuntimeError, ValueError, OSError, MemoryError) as error:
-            return str(error)
-        return None
+            return str(error), False
+        return None, False
+
+    def _run_watched(self, operation: Pending) -> None:
+        """Finish an operation that ranks which are gone will not join."""
+        self._link.wait(self._unless_departed(operation.test), "the other ranks")
+        self._link.finish(operation)
 
     def _wait(self, channel: Channel, task: Task, test: Callable[[], bool] | None = None) -> None:
         """Wait for a task, or ``test`` of it, while NCCL and the other ranks are well."""
-        test = test or functools.partial(task.done, SLICE)
+        test = self._unless_departed(test or functools.partial(task.done, SLICE))
         next_check = 0.0
-        next_look = time.monotonic() + _LOOK
 
         def over() -> bool:
-            nonlocal next_check, next_look
+            nonlocal next_check
             if test():
                 return True
             now = time.monotonic()
             if now > next_check:
                 next_check = now + _CHECK
                 channel.check()
+            return False
+
+        self._link.wait(over, "the other ranks", task.done)
+
+    def _unless_departed(self, test: Callable[[], bool]) -> Callable[[], bool]:
+        """Return a test that raises if it cannot become true: other ranks have gone on."""
+        next_look = time.monotonic() + _LOOK
+
+        def over() -> bool:
+            nonlocal next_look
+            if test():
+                return True
+            now = time.monotonic()
             if now > next_look:
                 next_look = now + _LOOK
                 gone = self._link.departed()
@@ -206,7 +235,7 @@ class NcclCarrier:
                     raise BrokenCommunicatorError(f"rank {self._link.rank}: {gone}")
             return False
 
-        self._link.wait(over, "the other ranks", task.done)
+        return over
 
     def _fail(self, error: BaseException, keep: Buffers) -> None:
         with HeldInterrupt():
@@ -220,10 +249,6 @@ class NcclCarrier:
         if self._forget is not None:
             self._forget()
         return channel.abort(keep) if way == "abort" else channel.destroy()
-
-
-class _Late(Exception):
-    """NCCL did not start in time."""
 
 
 def _all_reduce(

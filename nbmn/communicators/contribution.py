@@ -12,6 +12,7 @@ from nbmn.communicators.arrays import to_host
 from nbmn.communicators.backend import MeanRequest
 from nbmn.communicators.layout import Layout, Place
 from nbmn.communicators.parameters import rounded
+from nbmn.communicators.streaming import copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ def contribute(
         stays = begin < end and request.wire is None and _readable(array, place, owner)
         if stays and id(owner) not in in_place:
             arrays[number] = array.reshape(-1)
-            np.copyto(means[number][:begin], arrays[number][:begin])
-            np.copyto(means[number][end:], arrays[number][end:])
+            copy(means[number][:begin], arrays[number][:begin])
+            copy(means[number][end:], arrays[number][end:])
         else:
             _copy_in(request, place, window)
     return Contribution(arrays, means, overwritten)
@@ -107,4 +108,4 @@ def _copy_in(request: MeanRequest, place: Place, window: np.ndarray) -> None:
     if array is None:
         target.fill(0)
     else:
-        np.copyto(target, rounded(to_host(array), request.wire))
+        copy(target, rounded(to_host(array), request.wire))

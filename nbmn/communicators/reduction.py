@@ -1,4 +1,4 @@
-"""Averages a piece of memory over ranks: NumPy on arrays that lie in the cache.
+"""Averages a piece of memory over ranks: in one pass, or NumPy on arrays that lie in the cache.
 
 All ways to average on a host add in rank order and in the same dtype, so that which of them is
 taken changes no bit of the means.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nbmn.communicators import streaming
 from nbmn.communicators.arrays import summing_dtype
 
 
@@ -43,10 +44,23 @@ def add_up(parts: Sequence[np.ndarray], own: int, target: np.ndarray) -> np.ndar
     return target
 
 
+def average(parts: Sequence[np.ndarray], own: int, target: np.ndarray, count: int) -> None:
+    """Put the mean of all, the sum divided by ``count``, where each part is; but in ``target``
+    rather than where ``own`` is."""
+    done = streaming.mean(parts, [*parts[:own], target, *parts[own + 1 :]], count)
+    if done < target.size:
+        rest = [part[done:] for part in parts]
+        place = rest[own] if target is parts[own] else target[done:]
+        total = add_up(rest, own, place)
+        divide(total, count)
+        rest[own] = place
+        spread(total, rest)
+
+
 def division(dtype: np.dtype, count: int) -> tuple[np.ufunc, np.generic]:
     """Return by which operation with which number values of ``dtype`` are divided."""
-    if count > 0 and count & (count - 1) == 0:
-        return np.multiply, dtype.type(1 / count)  # exact, and cheaper
+    if streaming.is_exact(count):
+        return np.multiply, dtype.type(1 / count)
     return np.divide, dtype.type(count)
 
 

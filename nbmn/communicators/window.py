@@ -7,7 +7,7 @@ adds what is in the others' windows to what it has, divides, and puts the mean i
 all windows. Then a rank's gradients are where they were, or in its own window: nothing is
 copied out, and nobody else writes there before this rank takes part in another averaging.
 
-The time goes into memory traffic. Adding in place reads and writes each line of memory
+The time goes into memory traffic. Averaging in place reads and writes each line of memory
 once; a third array would cost as much as the other two together.
 """
 
@@ -21,16 +21,16 @@ from enum import IntEnum
 
 import numpy as np
 
-from nbmn.communicators import transport
+from nbmn.communicators import streaming, transport
 from nbmn.communicators.agreement import agree, any_of
 from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.calibration import Calibration
 from nbmn.communicators.contribution import Contribution, contribute
-from nbmn.communicators.layout import Layout, Piece, plan_layout
+from nbmn.communicators.layout import LONG_PIECE, PIECE, Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
 from nbmn.communicators.neighbours import Neighbours, make_board, meet
 from nbmn.communicators.parameters import Packing, check_wire, plan_packing
-from nbmn.communicators.reduction import add_up, divide, spread
+from nbmn.communicators.reduction import add_up, average, divide, spread
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
 from nbmn.communicators.slots import fits
 
@@ -124,7 +124,7 @@ class SharedMemoryBackend(HostBackend):
 
     def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared | _Put:
         """See :class:`Backend`."""
-        layout = plan_layout(request.table, self._shards)
+        layout = self._layout(request)
         if layout is None:
             return super().prepare(request)
         check_wire(request.wire)
@@ -171,7 +171,7 @@ class SharedMemoryBackend(HostBackend):
 
     def _mean_of(self, request: MeanRequest) -> list[np.ndarray | None]:
         """Average what could not be prepared, or need not be."""
-        layout = plan_layout(request.table, self._shards)
+        layout = self._layout(request)
         if layout is None or self._link.size == 1:
             return super().mean(request)
         if self._met != self._link.generation:
@@ -211,6 +211,11 @@ class SharedMemoryBackend(HostBackend):
         agree(self._link, "averaged windows")
         prepared.segment.used = True
         return self._results(prepared)
+
+    def _layout(self, request: MeanRequest) -> Layout | None:
+        # Ranks of several hosts send each other the pieces of a shard.
+        one_pass = streaming.available() and not self._several_hosts
+        return plan_layout(request.table, self._shards, LONG_PIECE if one_pass else PIECE)
 
     def _ways(self, request: MeanRequest) -> tuple[int, ...]:
         return _SMALL if not self._several_hosts and fits(request.table) else _LARGE
@@ -299,9 +304,11 @@ class SharedMemoryBackend(HostBackend):
         for piece in pieces:
             own = prepared.neighbours.own
             parts, target = _memory(piece, prepared, windows)
+            if self._between is None:
+                average(parts, own, target, prepared.request.total)
+                continue
             total = add_up(parts, own, target)
-            if self._between is not None:
-                transport.sum_in_place(self._between, total)
+            transport.sum_in_place(self._between, total)
             divide(total, prepared.request.total)
             parts[own] = target
             spread(total, parts)

@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nbmn.communicators.arrays import on_device, summing_dtype
+from nbmn.communicators.arrays import summing_dtype
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
 from nbmn.gpu.launcher import aside
 from nbmn.gpu.packing import as_dtype
+from nbmn.gpu.placement import on_device
 from nbmn.gpu.runtime import Event, Runtime
 
 Buffers = Sequence[tuple[Packing, Any]]

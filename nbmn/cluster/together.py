@@ -11,17 +11,11 @@ from ipyparallel.error import EngineError
 from nbmn import frames
 from nbmn.cluster.calls import Call
 from nbmn.cluster.cells import TICK
-from nbmn.cluster.errors import (
-    NoRanksError,
-    RanksFailed,
-    RanksInterrupted,
-    RanksStuck,
-    fold,
-    is_interrupt,
-)
+from nbmn.cluster.errors import NoRanksError, RanksInterrupted
 from nbmn.cluster.freeing import Freeing
 from nbmn.cluster.pressing import INTERRUPT_PATIENCE
 from nbmn.cluster.session import Session
+from nbmn.cluster.verdict import verdict
 from nbmn.cluster.watching import Answer, look
 from nbmn.debug.diagnosis import Diagnosis
 from nbmn.messages import CellError
@@ -48,16 +42,10 @@ class Outcome:
         RanksStuck
             None did, but some waited for ever.
         """
-        own = {rank: error for rank, error in self.errors.items() if not self._follows(rank, error)}
-        if self.diagnosis is not None and not own:
-            raise RanksStuck(self.diagnosis)
-        if self.errors:
-            raise RanksFailed(fold(own or self.errors), self.diagnosis)
+        failure = verdict(self.errors, self.freed, self.diagnosis)
+        if failure is not None:
+            raise failure
         return self.values
-
-    def _follows(self, rank: int, error: CellError) -> bool:
-        """Whether a rank's error comes of what happened to another rank."""
-        return is_interrupt(error) and (rank in self.freed or error.name != "KeyboardInterrupt")
 
 
 def together(

@@ -1,4 +1,4 @@
-"""What a cell failed of, from how it ended on each rank. Pure."""
+"""What a cell, or a call outside cells, failed of, from how it ended on each rank. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def verdict(
     found: Diagnosis | None = None,
     note: str = "",
 ) -> ClusterError | None:
-    """The error that a cell raises; None if all went well.
+    """The error that a cell or call raises; None if all went well.
 
     Parameters
     ----------

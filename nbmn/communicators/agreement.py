@@ -12,15 +12,17 @@ import builtins
 import functools
 import hashlib
 import operator
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nbmn.communicators import objects, transport
 from nbmn.communicators.errors import MismatchError, RemoteRankError
 from nbmn.communicators.link import Link, Pending
+
+_Prepared = TypeVar("_Prepared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,24 @@ def agree(
         built-in one, otherwise RemoteRankError.
     """
     compare(link, operation, statement, None, error)
+
+
+def prepare_together(link: Link, operation: str, prepare: Callable[[], _Prepared]) -> _Prepared:
+    """Return what ``prepare`` returns, once it has done so on all ranks; collective.
+
+    Raises
+    ------
+    Exception
+        On all ranks: it raised one on some.
+    """
+    prepared: Any = None
+    error: Exception | None = None
+    try:
+        prepared = prepare()
+    except Exception as caught:  # noqa: BLE001 - whatever it is, the other ranks are told
+        error = caught
+    agree(link, operation, None, error)
+    return prepared
 
 
 def any_of(link: Link, operation: str, flag: bool) -> bool:

@@ -1,14 +1,15 @@
-"""Arrays on either side of the bus: NumPy as they are, CuPy through host memory."""
+"""Arrays as they travel: NumPy's as they are, CuPy's through host memory."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from nbmn.gpu.placement import on_device, to_device, to_host
 
 _WIDER = {
     np.dtype(narrow): np.dtype(wide)
@@ -143,28 +144,6 @@ def require_array(x: Any, within: str = "") -> None:
         raise TypeError("takes arrays without a mask: pass x.filled()")
     if x.dtype.hasobject:
         raise TypeError("takes arrays of numbers, not of Python objects")
-
-
-def on_device(x: Any) -> bool:
-    """Say whether ``x`` is a CuPy array, or what can be used like one."""
-    return _of_device(type(x))
-
-
-@functools.lru_cache(maxsize=64)
-def _of_device(kind: type) -> bool:
-    return hasattr(kind, "__cuda_array_interface__") and hasattr(kind, "get")
-
-
-def to_host(x: Any) -> np.ndarray:
-    """Return ``x`` as a NumPy array, without a copy where it is one."""
-    return x.get() if on_device(x) else np.asarray(x)
-
-
-def to_device(x: np.ndarray) -> Any:
-    """Copy ``x`` to the current CUDA device."""
-    import cupy
-
-    return cupy.asarray(x)
 
 
 def summing_dtype(dtype: np.dtype) -> np.dtype:

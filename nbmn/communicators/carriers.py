@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
-from nbmn.communicators.agreement import agree
-from nbmn.communicators.arrays import on_device, summing_dtype
+from nbmn.communicators.arrays import summing_dtype
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
 from nbmn.gpu.launcher import aside
 from nbmn.gpu.packing import as_dtype
+from nbmn.gpu.placement import on_device
 from nbmn.gpu.runtime import Event, Runtime
-
-_Prepared = TypeVar("_Prepared")
 
 Buffers = Sequence[tuple[Packing, Any]]
 """Packings, and arrays on the device laid out by them."""
@@ -95,24 +93,6 @@ def wait_for_device(link: Link, runtime: Runtime, event: Event, device: int) -> 
     task = aside(sleep, "nbmn-event")
     link.wait(lambda: task.done(SLICE), "its own GPU", task.done)
     task.result()
-
-
-def prepare_together(link: Link, operation: str, prepare: Callable[[], _Prepared]) -> _Prepared:
-    """Return what ``prepare`` returns, once it has done so on all ranks; collective.
-
-    Raises
-    ------
-    Exception
-        On all ranks: it raised one on some.
-    """
-    prepared: Any = None
-    error: Exception | None = None
-    try:
-        prepared = prepare()
-    except Exception as caught:  # noqa: BLE001 - whatever it is, the other ranks are told
-        error = caught
-    agree(link, operation, None, error)
-    return prepared
 
 
 class _Placed(Protocol):

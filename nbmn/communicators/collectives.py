@@ -20,6 +20,7 @@ from nbmn.communicators.arrays import Message
 from nbmn.communicators.backend import Backend
 from nbmn.communicators.link import Link
 from nbmn.communicators.transport import CHUNK, INLINE
+from nbmn.gpu.placement import to_device, to_host
 
 
 def allreduce(link: Link, backend: Backend, x: Any) -> Any:
@@ -38,8 +39,8 @@ def allreduce(link: Link, backend: Backend, x: Any) -> Any:
     if results is None:
         results = []
         for form, array, dtype in zip(message.forms, given, wide, strict=True):
-            total = _sum(backend, arrays.to_host(array), dtype)
-            results.append(arrays.to_device(total) if form.on_device else total)
+            total = _sum(backend, to_host(array), dtype)
+            results.append(to_device(total) if form.on_device else total)
     return tuple(results) if message.is_tuple else results[0]
 
 

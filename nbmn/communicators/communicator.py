@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import collectives, messages, objects
 from nbmn.communicators.activity import collective
-from nbmn.communicators.agreement import agree
+from nbmn.communicators.agreement import agree, prepare_together
 from nbmn.communicators.composition import build, check_here
 from nbmn.communicators.configuration import Configuration
 from nbmn.communicators.link import Link
@@ -281,12 +281,7 @@ class Communicator(Training):
         return functools.reduce(operator.add, self._allgather("allreduce_obj", obj))
 
     def _allgather(self, operation: str, obj: Any) -> list[Any]:
-        payload, error = None, None
-        try:
-            payload = objects.dump(obj)
-        except TypeError as caught:
-            error = caught
-        agree(self._link, operation, None, error)
+        payload = prepare_together(self._link, operation, lambda: objects.dump(obj))
         return objects.allgather_dumped(self._link, payload)
 
     @collective

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from nbmn.communicators.agreement import prepare_together
 from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.background import under_way
-from nbmn.communicators.carriers import Carrier, device_of, prepare_together
+from nbmn.communicators.carriers import Carrier, device_of
 from nbmn.communicators.device_means import DeviceMeans, Packed
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Table

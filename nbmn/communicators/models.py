@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import objects
-from nbmn.communicators.agreement import Vote, agree, exchange, raise_together
+from nbmn.communicators.agreement import Vote, exchange, prepare_together, raise_together
 from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.errors import MismatchError
 from nbmn.communicators.link import Link
@@ -181,25 +181,12 @@ class Prepared:
     error: Exception | None = None
 
 
-def prepare(
-    link: Link,
-    backend: Backend,
-    gradients: Gradients,
-    terms: Terms,
-    table: Table | None = None,
-) -> Prepared:
-    """Let a backend prepare gradients; local.
-
-    Parameters
-    ----------
-    table
-        What is present on any rank; None for what this one has.
-    """
+def prepare(link: Link, backend: Backend, gradients: Gradients, terms: Terms) -> Prepared:
+    """Let a backend prepare gradients; local."""
     if gradients.error is not None:
         return Prepared(error=gradients.error)
     try:
-        request = _request(link, gradients, terms, gradients.table if table is None else table)
-        return Prepared(backend.prepare(request))
+        return Prepared(backend.prepare(_request(link, gradients, terms, gradients.table)))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks are told
         return Prepared(error=error)
 
@@ -246,9 +233,8 @@ def agree_to_average(
                 f"parameters initialised on some ranks only: {', '.join(odd)}; "
                 "call bcast_data(model) on all ranks first"
             )
-        again = prepare(link, backend, gradients, terms, union(tables))
-        agree(link, "multi_node_mean_grad", "prepared", again.error)
-        prepared = again.value
+        request = _request(link, gradients, terms, union(tables))
+        prepared = prepare_together(link, "multi_node_mean_grad", lambda: backend.prepare(request))
     return None if outcome.flagged else prepared
 
 
@@ -257,6 +243,7 @@ def _share(link: Link, terms: Terms) -> Share:
 
 
 def _request(link: Link, gradients: Gradients, terms: Terms, table: Table) -> MeanRequest:
+    """Return what a backend is to average, of what ``table`` says is present."""
     share = _share(link, terms)
     grads = [
         array if share.counts and entry.present else None

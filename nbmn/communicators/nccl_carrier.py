@@ -205,37 +205,18 @@ class NcclCarrier:
     def _wait(self, channel: Channel, task: Task, test: Callable[[], bool] | None = None) -> None:
         """Wait for a task, or ``test`` of it, while NCCL and the other ranks are well."""
         test = self._unless_departed(test or functools.partial(task.done, SLICE))
-        next_check = 0.0
-
-        def over() -> bool:
-            nonlocal next_check
-            if test():
-                return True
-            now = time.monotonic()
-            if now > next_check:
-                next_check = now + _CHECK
-                channel.check()
-            return False
-
-        self._link.wait(over, "the other ranks", task.done)
+        test = _looking(test, channel.check, _CHECK, first=0.0)
+        self._link.wait(test, "the other ranks", task.done)
 
     def _unless_departed(self, test: Callable[[], bool]) -> Callable[[], bool]:
         """Return a test that raises if it cannot become true: other ranks have gone on."""
-        next_look = time.monotonic() + _LOOK
 
-        def over() -> bool:
-            nonlocal next_look
-            if test():
-                return True
-            now = time.monotonic()
-            if now > next_look:
-                next_look = now + _LOOK
-                gone = self._link.departed()
-                if gone is not None and not test():
-                    raise BrokenCommunicatorError(f"rank {self._link.rank}: {gone}")
-            return False
+        def look() -> None:
+            gone = self._link.departed()
+            if gone is not None and not test():
+                raise BrokenCommunicatorError(f"rank {self._link.rank}: {gone}")
 
-        return over
+        return _looking(test, look, _LOOK, first=_LOOK)
 
     def _fail(self, error: BaseException, keep: Buffers) -> None:
         with HeldInterrupt():
@@ -249,6 +230,25 @@ class NcclCarrier:
         if self._forget is not None:
             self._forget()
         return channel.abort(keep) if way == "abort" else channel.destroy()
+
+
+def _looking(
+    test: Callable[[], bool], look: Callable[[], object], every: float, first: float
+) -> Callable[[], bool]:
+    """Return ``test``; while it is false it looks, first after so many seconds."""
+    due = time.monotonic() + first
+
+    def over() -> bool:
+        nonlocal due
+        if test():
+            return True
+        now = time.monotonic()
+        if now > due:
+            due = now + every
+            look()
+        return False
+
+    return over
 
 
 def _all_reduce(

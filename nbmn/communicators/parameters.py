@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nbmn.communicators.arrays import on_device, summing_dtype, to_host
+from nbmn.communicators.arrays import summing_dtype
 from nbmn.communicators.errors import MismatchError
 from nbmn.communicators.reduction import division
+from nbmn.gpu.placement import on_device, to_device, to_host
 
 if TYPE_CHECKING:
     from chainer import Link as Model
@@ -321,8 +322,6 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 def beside(param: Parameter, values: np.ndarray) -> Any:
     """Return ``values`` on the device of ``param``."""
     if on_device(param.array) and not on_device(values):
-        from nbmn.communicators.arrays import to_device
-
         with param.array.device:
             return to_device(values)
     return values

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nbmn.communicators.agreement import prepare_together
 from nbmn.communicators.backend import Backend, MeanRequest
-from nbmn.communicators.carriers import device_of, on_host, plan, prepare_together, wait_for_device
+from nbmn.communicators.carriers import device_of, on_host, plan, wait_for_device
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Entry, Packing, Table
 from nbmn.gpu.packing import pack, unpack

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from nbmn.engine.informants import Console, Lookout, Tracer
+from nbmn.engine.reported import hold, read
 from nbmn.messages import Endpoint
 from nbmn.phases import phases
 from nbmn.records import (
@@ -50,9 +49,6 @@ SILENCE = 60.0
 
 _Queued = tuple[str, float, int, dict[str, Any], int | None, float | None]
 """A step: run, time, iteration, values, samples, epoch."""
-
-_UNCHANGING = frozenset({float, int, bool, np.float64, np.float32, np.float16})
-"""Types whose values the thread may read later."""
 
 
 class Reporter:
@@ -162,10 +158,7 @@ class Reporter:
             self._iteration += 1
         else:
             self._iteration = int(iteration)
-        for name, value in values.items():
-            if type(value) not in _UNCHANGING:
-                values = {name: _held(name, value) for name, value in values.items()}
-                break
+        values = hold(values)
         if samples is not None:
             samples = int(samples)
         if epoch is not None:
@@ -257,8 +250,7 @@ class Reporter:
         if not isinstance(queued, tuple):
             return queued
         run, now, iteration, values, samples, epoch = queued
-        read = {str(name): _scalar(value) for name, value in values.items()}
-        return Step(self.rank, run, now, iteration, read, samples, epoch)
+        return Step(self.rank, run, now, iteration, read(values), samples, epoch)
 
     def heartbeat(self) -> Heartbeat:
         """What this rank is doing at this moment; may be called by any thread."""
@@ -330,27 +322,6 @@ class Reporter:
         console = self.console
         if console is not None and run.decode() == self._run:
             console.answer(int(question), text.decode())
-
-
-def _held(name: str, value: Any) -> Any:
-    """What to keep of a value until the thread sends it.
-
-    A number, read now, since its array may be overwritten; of a Chainer variable
-    the array, since the variable would keep the graph; of a GPU array itself, since
-    reading it waits for the device, and the training loop must not.
-    """
-    array = getattr(value, "array", value)
-    if getattr(array, "size", 1) != 1 or isinstance(array, (str, bytes)):
-        what = f"an array of shape {array.shape}" if hasattr(array, "shape") else repr(array)
-        raise TypeError(f"{name} must be one number, not {what}")
-    return array if hasattr(array, "__cuda_array_interface__") else _scalar(array)
-
-
-def _scalar(value: Any) -> float:
-    try:
-        return float(value.item() if hasattr(value, "item") else value)
-    except Exception:  # noqa: BLE001 - the value is the user's, and charts have gaps
-        return float("nan")
 
 
 @functools.cache

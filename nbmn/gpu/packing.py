@@ -13,6 +13,7 @@ import numpy as np
 from nbmn.gpu import kernels
 from nbmn.gpu.kernels import Conversion, conversion
 from nbmn.gpu.kernels_table import Batch, batches
+from nbmn.gpu.placement import to_device, to_host
 
 _SILENT: dict[str, Any] = {"over": "ignore", "under": "ignore", "invalid": "ignore"}
 """A GPU says nothing of overflow; neither is it said on the host."""
@@ -105,7 +106,7 @@ def pack(
         An array is not as large as its span, or on another device than ``buffer``.
     """
     wire = None if wire is None else as_dtype(wire)
-    write = _pack_on_device if _on_device(buffer) else _pack_on_host
+    write = _pack_on_host if isinstance(buffer, np.ndarray) else _pack_on_device
     write(buffer, packing, arrays, scale, wire)
 
 
@@ -131,7 +132,7 @@ def unpack(buffer: Any, packing: Packing, arrays: Sequence[Any]) -> list[Any]:
     for dtype, spans in members.items():
         first, last = spans[0].begin, spans[-1].end
         flat = _cast(buffer[first:last], packing.dtype, dtype)
-        view = _device_view if _on_device(flat) else _host_view
+        view = _host_view if isinstance(flat, np.ndarray) else _device_view
         for span in spans:
             parts[span.index] = view(flat, span.begin - first, span.shape)
     return parts
@@ -151,7 +152,7 @@ def _cast(values: Any, source: np.dtype, target: np.dtype) -> Any:
     if source == target:
         return _typed(values, source)
     how = conversion(source, target)
-    if how is None or not _on_device(values):
+    if how is None or isinstance(values, np.ndarray):
         with np.errstate(**_SILENT):
             return _typed(values, source).astype(target)
     import cupy
@@ -223,10 +224,8 @@ def _ready(array: Any, span: Span, dtype: np.dtype, buffer: Any) -> Any:
     """Return ``array`` as the kernel can read it: as it is, if possible."""
     if array is None:
         return None
-    if type(array) is not type(buffer) and not _on_device(array):
-        import cupy
-
-        array = cupy.asarray(array)
+    if type(array) is not type(buffer):
+        array = to_device(array)
     if array.size != span.end - span.begin:
         raise ValueError(_size_error(array, span))
     if array.data.device_id != buffer.data.device_id:
@@ -260,7 +259,7 @@ def _pack_on_host(
     wire: np.dtype | None,
 ) -> None:
     buffer = _typed(buffer, packing.dtype)
-    given = [None if a is None else a.get() if _on_device(a) else np.asarray(a) for a in arrays]
+    given = [None if a is None else to_host(a) for a in arrays]
     # What lies in the buffer is copied before anything is written.
     given = [a.copy() if a is not None and np.may_share_memory(a, buffer) else a for a in given]
     with np.errstate(**_SILENT):
@@ -305,7 +304,3 @@ def _size_error(array: Any, span: Span) -> str:
         f"array {span.index} has shape {array.shape}, but its place in the buffer is "
         f"for {span.shape}"
     )
-
-
-def _on_device(x: Any) -> bool:
-    return type(x).__module__.partition(".")[0] == "cupy"

@@ -10,7 +10,7 @@ from chainer.links import BatchNormalization
 
 from nbmn.functions.batch_normalization import multi_node_batch_normalization
 from nbmn.functions.graph import checked
-from nbmn.links.held import Held
+from nbmn.links.held import HeldCommunicator
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -56,6 +56,8 @@ class MultiNodeBatchNormalization(BatchNormalization):
         There is no such backend, or the communicator does not use it.
     """
 
+    comm = HeldCommunicator()
+
     def __init__(
         self,
         size: int | tuple[int, ...] | None,
@@ -75,16 +77,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
         super().__init__(
             size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, axis
         )
-        self._held = Held(comm)
-
-    @property
-    def comm(self) -> Communicator:
-        """The ranks."""
-        return self._held.get()
-
-    @comm.setter
-    def comm(self, comm: Communicator) -> None:
-        self._held = Held(comm)
+        self.comm = comm
 
     def forward(self, x: Any, finetune: bool = False) -> Variable:
         """Normalize.

@@ -10,7 +10,6 @@ import chainer
 from chainer.links import BatchNormalization
 
 from nbmn.links.batch_normalization import MultiNodeBatchNormalization, check_backend
-from nbmn.links.held import Held
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -86,5 +85,5 @@ class _Replacing:
             return link
         made = MultiNodeBatchNormalization.__new__(MultiNodeBatchNormalization)
         made.__dict__.update(link.__dict__)
-        made._held = Held(self._comm)
+        made.comm = self._comm
         return made

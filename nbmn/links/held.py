@@ -34,3 +34,13 @@ class Held:
 
     def __reduce__(self) -> Any:
         return Held, ()
+
+
+class HeldCommunicator:
+    """The attribute of a link that is such a communicator."""
+
+    def __get__(self, link: Any, owner: type) -> Any:
+        return self if link is None else link._held.get()
+
+    def __set__(self, link: Any, comm: Communicator) -> None:
+        link._held = Held(comm)

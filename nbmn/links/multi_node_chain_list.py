@@ -12,7 +12,7 @@ from chainer import Variable
 
 from nbmn import functions
 from nbmn.functions.point_to_point_communication import receive
-from nbmn.links.held import Held
+from nbmn.links.held import HeldCommunicator
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -42,19 +42,12 @@ class MultiNodeChainList(chainer.ChainList):
         The ranks.
     """
 
+    comm = HeldCommunicator()
+
     def __init__(self, comm: Communicator) -> None:
         super().__init__()
-        self._held = Held(comm)
+        self.comm = comm
         self._ends: list[Ends] = []
-
-    @property
-    def comm(self) -> Communicator:
-        """The ranks."""
-        return self._held.get()
-
-    @comm.setter
-    def comm(self, comm: Communicator) -> None:
-        self._held = Held(comm)
 
     def add_link(
         self,

@@ -9,7 +9,7 @@ from chainer import Variable
 from chainer.links.rnn.n_step_rnn import NStepRNNBase
 
 from nbmn import functions
-from nbmn.links.held import Held
+from nbmn.links.held import HeldCommunicator
 
 if TYPE_CHECKING:
     from nbmn.communicators import Communicator
@@ -55,6 +55,8 @@ def create_multi_node_n_step_rnn(
 class MultiNodeNStepRNN(chainer.Chain):
     """Made by :func:`create_multi_node_n_step_rnn`."""
 
+    communicator = HeldCommunicator()
+
     def __init__(
         self,
         link: NStepRNNBase,
@@ -63,19 +65,10 @@ class MultiNodeNStepRNN(chainer.Chain):
         rank_out: int | None,
     ) -> None:
         super().__init__(actual_rnn=link)
-        self._held = Held(communicator)
+        self.communicator = communicator
         self.rank_in = rank_in
         self.rank_out = rank_out
         self.n_cells = link.n_cells
-
-    @property
-    def communicator(self) -> Communicator:
-        """The ranks."""
-        return self._held.get()
-
-    @communicator.setter
-    def communicator(self, communicator: Communicator) -> None:
-        self._held = Held(communicator)
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         outputs = self.actual_rnn(*self._receive(), *inputs)

@@ -179,3 +179,14 @@ def all_gone(processes: list[psutil.Process]) -> bool:
     return not any(
         process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes
     )
+
+
+def works(notebook: Notebook, ranks: int = 2) -> None:
+    """The next cell runs on all ranks, together, and finds the variable ``kept``, their number."""
+    notebook.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0]), kept")
+    assert notebook.value("got") == {rank: (ranks, rank) for rank in range(ranks)}
+
+
+def printed(ran: Ran) -> str:
+    """What a cell has printed, without colours."""
+    return ANSI.sub("", ran.streams["stdout"])

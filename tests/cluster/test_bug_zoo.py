@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from notebook_kernel import Notebook
-from zoo import Bug, Shown, ends_by_itself, works
+from notebook_kernel import Notebook, works
+from zoo import RANKS, Bug, Shown, ends_by_itself
 
 RAISED = {
     "before the update": Bug(
@@ -317,7 +317,7 @@ def test_the_diagnosis_appears_while_the_cell_runs(zoo: Notebook) -> None:
     )
     assert shown.after < 2.5
     assert "ranks 0, 2 waited" in ran.error
-    works(zoo)
+    works(zoo, RANKS)
 
 
 def test_a_branch_taken_on_one_rank_only(zoo: Notebook) -> None:
@@ -344,4 +344,4 @@ float(model.second.W.array.sum())"""
     )
     values = zoo.value("got")
     assert len(set(values.values())) == 1
-    works(zoo)
+    works(zoo, RANKS)

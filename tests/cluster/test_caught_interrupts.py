@@ -5,13 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from notebook_kernel import Notebook, Ran
-
-
-def _works(two: Notebook) -> None:
-    two.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0])")
-    assert two.value("got") == {0: 2.0, 1: 2.0}
-
+from notebook_kernel import Notebook, Ran, works
 
 CAUGHT = {
     "a checkpoint is saved": (
@@ -26,8 +20,8 @@ CAUGHT = {
         "class Last:\n    def __del__(self): comm.rank or comm.barrier()\nlast = Last()\ndel last"
     ),
     "a weak reference's callback": (
-        "import weakref\nclass Kept: pass\nkept = Kept()\n"
-        "end = weakref.finalize(kept, lambda: comm.rank or comm.barrier())\ndel kept"
+        "import weakref\nclass Freed: pass\nfreed = Freed()\n"
+        "end = weakref.finalize(freed, lambda: comm.rank or comm.barrier())\ndel freed"
     ),
 }
 
@@ -37,7 +31,7 @@ def test_a_cell_in_which_ranks_were_freed_has_failed(two: Notebook, body: str) -
     ran = two.run(f"%%mn\n{body}", seconds=20)
     assert ran.error_name == "RanksStuck"
     assert "rank 1 has finished the cell; rank 0 waited in " in ran.error
-    _works(two)
+    works(two)
 
 
 def test_an_interrupt_that_becomes_another_error_is_none_of_the_cell_s(two: Notebook) -> None:
@@ -50,7 +44,7 @@ def test_an_interrupt_that_becomes_another_error_is_none_of_the_cell_s(two: Note
     assert ran.error_name == "RanksStuck"
     assert "rank 1 has finished the cell; rank 0 waited in barrier" in ran.error
     assert f"rank 0 then raised RuntimeError at {label} line 5: training stopped" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_a_collective_at_the_debugger_s_prompt(two: Notebook) -> None:
@@ -59,7 +53,7 @@ def test_a_collective_at_the_debugger_s_prompt(two: Notebook) -> None:
     ran = two.run("%mn_debug 1", typed=lambda prompt, ran: next(lines, "q"), seconds=20)
     assert ran.error_name == "RanksStuck"
     assert "rank 0 does not run this cell; rank 1 waited in allreduce" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_an_error_that_a_magic_within_keeps_for_itself(two: Notebook) -> None:
@@ -68,7 +62,7 @@ def test_an_error_that_a_magic_within_keeps_for_itself(two: Notebook) -> None:
     assert "rank 0 waited in barrier" in ran.error
     two.check("%%mn\n%%capture out\nprint(3)")
     two.check("%mn assert out.stdout == '3\\n'")
-    _works(two)
+    works(two)
 
 
 def test_communicators_that_the_user_s_code_found_broken_are_renewed(two: Notebook) -> None:
@@ -76,7 +70,7 @@ def test_communicators_that_the_user_s_code_found_broken_are_renewed(two: Notebo
         "%%mn\ntry: comm.barrier() if comm.rank else comm.allreduce(np.ones(2))\n"
         "except nbmn.communicators.errors.MismatchError: pass"
     )
-    _works(two)
+    works(two)
 
 
 def _press(two: Notebook, body: str, tmp_path: Path) -> Ran:
@@ -101,7 +95,7 @@ def test_one_press_ends_a_loop_that_spends_its_time_in_finalizers(
     )
     assert ran.error_name == "RanksInterrupted"
     assert two.value("time.monotonic() - pressed < 6")
-    _works(two)
+    works(two)
 
 
 @pytest.mark.parametrize("method", ["__str__", "__repr__"])
@@ -116,7 +110,7 @@ def test_the_stop_button_ends_a_message_that_never_comes(
         tmp_path,
     )
     assert ran.error_name == "RanksInterrupted"
-    _works(two)
+    works(two)
 
 
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt", "GeneratorExit"])
@@ -131,4 +125,4 @@ def test_a_message_that_ends_in_what_is_no_exception(two: Notebook, error: str) 
     words = f"rank 1 raised Odd at {label} line 4: <its message cannot be shown: {name}>"
     assert words in ran.error
     assert "line 4, in <module>" in ran.error
-    _works(two)
+    works(two)

@@ -6,22 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from notebook_kernel import ANSI, Notebook
+from notebook_kernel import ANSI, Notebook, works
 
 
 def _label(two: Notebook) -> str:
     """What the next cell is called in tracebacks."""
     return two.next_cell()
-
-
-def _works(two: Notebook) -> None:
-    two.check("%%mn -o got\ncomm.allreduce(np.array([1.0]))[0], kept")
-    assert two.value("[(float(a), b) for a, b in got.values()]") == [(2.0, "kept")] * 2
-
-
-@pytest.fixture(autouse=True)
-def _a_variable_that_must_survive(two: Notebook) -> None:
-    two.check("%mn kept = 'kept'")
 
 
 def test_a_failed_rank_fails_the_cell_with_rank_cell_and_line(two: Notebook) -> None:
@@ -33,7 +23,7 @@ def test_a_failed_rank_fails_the_cell_with_rank_cell_and_line(two: Notebook) -> 
     assert "rank 0" not in ran.error
     assert "ipyparallel" not in ran.error
     assert "nbmn" not in ran.error
-    _works(two)
+    works(two)
 
 
 def test_equal_errors_are_folded_and_others_are_not(two: Notebook) -> None:
@@ -43,7 +33,7 @@ def test_equal_errors_are_folded_and_others_are_not(two: Notebook) -> None:
     ran = two.run("%%mn\nraise KeyError(comm.rank)")
     assert "rank 0 raised KeyError" in ran.error
     assert "rank 1 raised KeyError" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_the_line_is_the_cells_even_when_a_library_raised(two: Notebook) -> None:
@@ -64,7 +54,7 @@ def test_ranks_stranded_in_a_collective_are_freed(two: Notebook) -> None:
     assert "rank 0 raised RuntimeError" in ran.error
     assert "rank 1 waited in barrier #" in ran.error
     assert f"({label} line 4) for" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_output_of_a_failed_cell_is_shown(two: Notebook) -> None:
@@ -98,7 +88,7 @@ def test_syntax_error(two: Notebook) -> None:
     label = _label(two)
     ran = two.run("%%mn\nx = 1\nx = = 2")
     assert f"ranks 0, 1 raised SyntaxError at {label} line 3: invalid syntax" in ran.error
-    _works(two)
+    works(two)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +98,7 @@ def test_exits_end_the_cell_and_not_the_rank(two: Notebook, code: str) -> None:
     ran = two.run(f"%%mn\n{code}")
     assert "ranks 0, 1 raised SystemExit" in ran.error
     assert ran.text == ""
-    _works(two)
+    works(two)
 
 
 def test_classes_the_notebook_does_not_know(two: Notebook) -> None:
@@ -120,7 +110,7 @@ def test_classes_the_notebook_does_not_know(two: Notebook) -> None:
     assert "raised Worse" in two.run("%%mn\nraise Worse").error
     two.check("%%mn\nclass Base(BaseException): pass")
     assert "raised Base" in two.run("%%mn\nraise Base('x')").error
-    _works(two)
+    works(two)
 
 
 def test_weird_messages(two: Notebook) -> None:
@@ -131,7 +121,7 @@ def test_weird_messages(two: Notebook) -> None:
     assert len(headline) < 3000
     ran = two.run("%%mn\nraise ValueError(b'\\xff', '\\ud800')")
     assert "raised ValueError" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_groups_and_chains(two: Notebook) -> None:
@@ -144,14 +134,14 @@ def test_groups_and_chains(two: Notebook) -> None:
     )
     assert "raised OSError" in ran.error
     assert "ZeroDivisionError" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_recursion(two: Notebook) -> None:
     ran = two.run("%%mn\ndef f(): f()\nf()")
     assert "ranks 0, 1 raised RecursionError at cell" in ran.error
     assert len(ran.error.splitlines()) < 200
-    _works(two)
+    works(two)
 
 
 def test_run_all_stops_at_a_failed_cell(two: Notebook) -> None:
@@ -177,13 +167,13 @@ def test_a_failing_rank_is_told_at_once_when_others_go_on(two: Notebook) -> None
     )
     assert ran.error_name == "RanksInterrupted"
     assert "ValueError at" in ran.text
-    _works(two)
+    works(two)
 
 
 def test_a_cell_magic_within(two: Notebook) -> None:
     ran = two.run("%%mn 0\n%%time\nx = 1\n1 / 0")
     assert "rank 0 raised ZeroDivisionError" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_errors_that_do_not_fail_the_cell_are_shown(two: Notebook, tmp_path: Path) -> None:
@@ -191,7 +181,7 @@ def test_errors_that_do_not_fail_the_cell_are_shown(two: Notebook, tmp_path: Pat
     script.write_text("import math\nmath.sqrt(-1)\n")
     ran = two.run(f"%%mn\n%run {script}")
     assert "ValueError" in ran.text + ran.error
-    _works(two)
+    works(two)
 
 
 def test_the_last_exception_is_kept_for_the_debugger(two: Notebook) -> None:
@@ -227,7 +217,7 @@ def test_the_error_that_a_finally_passed_on_is_named_first(two: Notebook) -> Non
         f"rank 1 raised ValueError at {label} line 3: root cause; then MismatchError at "
         f"{label} line 6: "
     )
-    _works(two)
+    works(two)
     label = _label(two)
     ran = two.run(
         "%%mn\ntry:\n    if comm.rank == 1: raise ValueError('root cause')\n"
@@ -239,7 +229,7 @@ def test_the_error_that_a_finally_passed_on_is_named_first(two: Notebook) -> Non
         f"{label} line 5\nrank 1 waited in barrier"
     )
     assert "waiting.py" not in ran.error
-    _works(two)
+    works(two)
 
 
 def test_a_traceback_is_no_longer_than_a_person_reads(two: Notebook) -> None:
@@ -248,4 +238,4 @@ def test_a_traceback_is_no_longer_than_a_person_reads(two: Notebook) -> None:
         assert "----> 2 raise ValueError" in ran.error
         assert "characters)" in ran.error
         assert len(ran.error) < 200_000
-    _works(two)
+    works(two)

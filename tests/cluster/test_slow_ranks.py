@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from notebook_kernel import Notebook, Ran
-from zoo import SETUP, SOON, Shown, works
+from notebook_kernel import Notebook, Ran, works
+from zoo import RANKS, SETUP, SOON, Shown
 
 SLOW = float(os.environ.get("NBMN_SLOW_SECONDS", "4.5"))
 
@@ -44,7 +44,7 @@ def test_a_rank_that_is_blocked_is_shown(
     assert shown.after < SOON
     assert ran.error_name == "RanksInterrupted"
     assert f"stopped at {cell} line 3" in ran.text
-    works(zoo)
+    works(zoo, RANKS)
 
 
 HOLDS = """%%mn
@@ -68,7 +68,7 @@ def test_native_code_that_holds_the_interpreter(zoo: Notebook) -> None:
     ran = zoo.run(HOLDS, on_message=both, seconds=20)
     assert ran.ok, ran.error
     assert max(shown.after, waiting.after) < SOON
-    works(zoo)
+    works(zoo, RANKS)
 
 
 SLOWNESS = {
@@ -93,7 +93,7 @@ def test_what_is_slow_is_no_alarm(zoo: Notebook, code: str) -> None:
     assert ran.ok, ran.error
     assert said.after < SLOW + 1  # it was shown as slow, and that is gone
     assert " wait in " not in ran.text
-    works(zoo)
+    works(zoo, RANKS)
 
 
 UNEVEN = {
@@ -116,7 +116,7 @@ def test_what_is_uneven_and_legal_is_no_alarm(zoo: Notebook, code: str) -> None:
     ran = zoo.run("%%mn\n" + code, on_message=said)
     assert ran.ok, ran.error
     assert said.after == float("inf")
-    works(zoo)
+    works(zoo, RANKS)
 
 
 DEADLY = {
@@ -130,7 +130,7 @@ DEADLY = {
 def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
     zoo.check("%mn_restart")  # forgets the cells of the other tests
     zoo.check(SETUP)
-    zoo.check("%mn kept = 10 * comm.rank")
+    zoo.check("%mn kept = comm.rank")
     cell = zoo.next_cell()
     began = time.monotonic()
     ran = zoo.run(
@@ -143,7 +143,7 @@ def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
     assert f"at {cell} line" in ran.error
     assert "%mn_restart starts 4 new ranks" in ran.error
     assert "replayed 2 cells" in zoo.check("%mn_restart --replay").text
-    works(zoo)
+    works(zoo, RANKS)
 
 
 def test_a_crash_in_the_first_moment_is_told_with_its_line(fresh: Notebook) -> None:
@@ -172,4 +172,4 @@ def test_a_rank_that_goes_on_alone_is_shown(zoo: Notebook) -> None:
     assert ran.ok, ran.error
     assert shown.after < SOON
     assert "have finished" not in ran.text
-    works(zoo)
+    works(zoo, RANKS)

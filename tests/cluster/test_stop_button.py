@@ -6,18 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from notebook_kernel import Notebook, wait_until
-
-
-@pytest.fixture(autouse=True)
-def _a_variable_that_must_survive(two: Notebook) -> None:
-    two.check("%mn kept = comm.rank")
-
-
-def _works(two: Notebook) -> None:
-    two.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0]), kept")
-    assert two.value("got") == {0: (2.0, 0), 1: (2.0, 1)}
-
+from notebook_kernel import Notebook, wait_until, works
 
 BODIES = {
     "a loop": "while True: pass",
@@ -40,7 +29,7 @@ def test_stop_button(two: Notebook, tmp_path: Path, body: str, presses: int) -> 
     )
     assert not ran.ok
     assert ran.error_name == "RanksInterrupted"
-    _works(two)
+    works(two)
 
 
 def test_stop_button_says_where_ranks_were(two: Notebook, tmp_path: Path) -> None:
@@ -69,7 +58,7 @@ def test_stop_button_in_the_first_moment(two: Notebook) -> None:
             seconds=20,
         )
         assert ran.error_name == "RanksInterrupted"
-        _works(two)
+        works(two)
 
 
 def test_a_cell_that_ignores_the_interrupt(two: Notebook, tmp_path: Path) -> None:
@@ -100,7 +89,7 @@ while not os.path.exists({str(stop)!r}):
         "s.active[0].interrupt()"
     )
     assert two.value("later.results()") == {0: 0, 1: 1}
-    _works(two)
+    works(two)
 
 
 def test_a_rank_that_caught_the_interrupt_long_ago_is_asked_again(
@@ -126,7 +115,7 @@ while True: pass
         assert "interrupted ranks 0, 1" in two.check("%mn_interrupt").text
     assert "raised KeyboardInterrupt" in two.run("run.wait()").error
     two.check("pressing.PRESS_MEMORY = before")
-    _works(two)
+    works(two)
 
 
 def test_handle_interrupts_a_background_cell(two: Notebook, tmp_path: Path) -> None:
@@ -139,7 +128,7 @@ def test_handle_interrupts_a_background_cell(two: Notebook, tmp_path: Path) -> N
     ran = two.run("run.wait()")
     assert "raised KeyboardInterrupt" in ran.error
     assert two.value("run.status") == "interrupted"
-    _works(two)
+    works(two)
 
 
 def test_a_queued_cell_that_is_stopped_never_runs(two: Notebook, tmp_path: Path) -> None:
@@ -159,7 +148,7 @@ def test_a_queued_cell_that_is_stopped_never_runs(two: Notebook, tmp_path: Path)
     go.touch()
     two.check("first.wait()")
     two.check("%mn assert ran == []")
-    _works(two)
+    works(two)
 
 
 def test_stop_before_the_notebook_waits_stops_the_ranks(two: Notebook, tmp_path: Path) -> None:
@@ -177,7 +166,7 @@ def test_stop_before_the_notebook_waits_stops_the_ranks(two: Notebook, tmp_path:
     finally:
         two.check("Session.submit = submit")
     assert ran.error_name == "RanksInterrupted"
-    _works(two)
+    works(two)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +187,7 @@ def test_a_magic_that_is_stopped_says_so_in_one_line(
     finally:
         two.check(f"module.{name} = before")
     assert ran.error == f"KeyboardInterrupt: {told}; the ranks were not"
-    _works(two)
+    works(two)
 
 
 def test_stop_while_communicators_are_renewed(two: Notebook) -> None:
@@ -219,7 +208,7 @@ def test_stop_while_communicators_are_renewed(two: Notebook) -> None:
         two.check("Session._renew_if_stale = renew\nrenewed.set()")
     assert ran.error == "KeyboardInterrupt: stopped on ranks 0, 1"
     two.check("%mn assert 'renewed_ran' not in globals()")
-    _works(two)
+    works(two)
 
 
 def test_three_presses_in_a_moment_say_how_long_that_was(two: Notebook, tmp_path: Path) -> None:
@@ -233,4 +222,4 @@ def test_three_presses_in_a_moment_say_how_long_that_was(two: Notebook, tmp_path
         seconds=30,
     )
     assert "nothing was killed: rank 0 did not answer the interrupt within 0." in ran.error
-    _works(two)
+    works(two)

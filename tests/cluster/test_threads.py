@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from notebook_kernel import Notebook
+from notebook_kernel import Notebook, works
 from zoo import SOON, Shown
-
-
-def _works(two: Notebook) -> None:
-    two.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0])")
-    assert two.value("got") == {0: 2.0, 1: 2.0}
-
 
 ALONE = {
     "joined": "t = Thread(target=comm.barrier, name='helper'); t.start(); t.join()",
@@ -32,7 +26,7 @@ def test_a_collective_that_a_thread_alone_calls_ends_the_cell(two: Notebook, cod
     assert ran.error_name == "RanksStuck", ran.error
     assert "rank 1 has finished the cell; thread helper" in ran.error
     assert "of rank 0 waited in barrier #" in ran.error
-    _works(two)
+    works(two)
 
 
 def test_the_stop_button_reaches_threads(two: Notebook) -> None:
@@ -46,7 +40,7 @@ def test_the_stop_button_reaches_threads(two: Notebook) -> None:
         seconds=30,
     )
     assert ran.error_name == "RanksInterrupted", ran.error
-    _works(two)
+    works(two)
 
 
 LEGAL = {
@@ -85,7 +79,7 @@ def test_what_a_thread_will_call_is_waited_for(two: Notebook, code: str) -> None
     ran = two.run(f"%%mn\nimport time\nfrom threading import Thread, Timer\n{code}", seconds=30)
     assert ran.ok, ran.error
     two.check("%%mn\nimport time\nwhile got != 3: time.sleep(0.01)")
-    _works(two)
+    works(two)
 
 
 def test_where_tells_of_threads(two: Notebook) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from notebook_kernel import ANSI, Notebook, Ran
+from notebook_kernel import Notebook, Ran, printed, works
 
 # What the extension runs first, in effect.
 PREAMBLE = """
@@ -32,7 +32,6 @@ def code(two: Notebook) -> Iterator[Notebook]:
     """The notebook, opened in VS Code."""
     two.client.session.metadata = {"cellId": "vscode-notebook-cell:/home/me/a.ipynb#W0sZmlsZQ"}
     two.check(PREAMBLE)
-    two.check("%mn kept = comm.rank")
     yield two
     two.check("builtins.input = plain_input")
     two.client.session.metadata = {}
@@ -45,11 +44,6 @@ def interrupted_by_message(code: Notebook) -> Iterator[Notebook]:
     spec.interrupt_mode = "message"
     yield code
     spec.interrupt_mode = "signal"
-
-
-def _works(code: Notebook) -> None:
-    code.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0]), kept")
-    assert code.value("got") == {0: (2.0, 0), 1: (2.0, 1)}
 
 
 def box(*answers: str) -> Callable[[str, Ran], str]:
@@ -65,10 +59,6 @@ def box(*answers: str) -> Callable[[str, Ran], str]:
     return typed
 
 
-def _plain(ran: Ran) -> str:
-    return ANSI.sub("", ran.streams["stdout"])
-
-
 FAILS = "%%mn\ndef half(n):\n    return n / (1 - comm.rank)\nhalf(4 + comm.rank)"
 
 
@@ -76,9 +66,9 @@ def test_what_was_typed_can_be_read_below_the_cell(code: Notebook) -> None:
     assert not code.run(FAILS).ok
     ran = code.run("%mn_debug 1", typed=box("p n", "up", "q"))
     assert ran.ok, ran.error
-    assert "ipdb> p n\n5\nipdb> up\n> <cell" in _plain(ran)
-    assert _plain(ran).endswith("ipdb> q\n")
-    _works(code)
+    assert "ipdb> p n\n5\nipdb> up\n> <cell" in printed(ran)
+    assert printed(ran).endswith("ipdb> q\n")
+    works(code)
 
 
 def test_escape_is_an_empty_line(code: Notebook) -> None:
@@ -86,7 +76,7 @@ def test_escape_is_an_empty_line(code: Notebook) -> None:
     code.run(FAILS)
     ran = code.run("%mn_debug 1", typed=box(ESCAPE, "p n", ESCAPE, ESCAPE, "q"))
     assert ran.ok, ran.error
-    assert "ipdb> p n\n5\nipdb> \n5\nipdb> \n5\nipdb> q\n" in _plain(ran)
+    assert "ipdb> p n\n5\nipdb> \n5\nipdb> \n5\nipdb> q\n" in printed(ran)
 
 
 def test_boxes_that_close_by_themselves_repeat_nothing(code: Notebook) -> None:
@@ -95,16 +85,16 @@ def test_boxes_that_close_by_themselves_repeat_nothing(code: Notebook) -> None:
         typed=box("n", CLOSES_BY_ITSELF, "p counted", "c"),
     )
     assert ran.ok, ran.error
-    assert "name 'counted' is not defined" in _plain(ran)  # n was one step
-    _works(code)
+    assert "name 'counted' is not defined" in printed(ran)  # n was one step
+    works(code)
 
 
 def test_a_box_that_never_stays_open_ends_the_debugger(code: Notebook) -> None:
     code.run(FAILS)
     ran = code.run("%mn_debug 1", typed=lambda prompt, ran: CLOSES_BY_ITSELF, seconds=30)
     assert ran.ok, ran.error
-    assert _plain(ran).count("reload the window of VS Code") == 1
-    _works(code)
+    assert printed(ran).count("reload the window of VS Code") == 1
+    works(code)
 
 
 def test_stop_button_at_the_box(interrupted_by_message: Notebook) -> None:
@@ -119,9 +109,9 @@ def test_stop_button_at_the_box(interrupted_by_message: Notebook) -> None:
     assert ran.error_name == "RanksInterrupted"
     # The box stays open; what is typed into it now is nobody's answer.
     code.client.input("kept = 7")
-    _works(code)
+    works(code)
     ran = code.run("%%mn --debug 1\nbreakpoint()\ncomm.barrier()", typed=box("p kept", "c"))
-    assert "ipdb> p kept\n1\n" in _plain(ran)
+    assert "ipdb> p kept\n1\n" in printed(ran)
 
 
 def test_stop_button_in_a_stuck_collective(interrupted_by_message: Notebook) -> None:
@@ -136,7 +126,7 @@ def test_stop_button_in_a_stuck_collective(interrupted_by_message: Notebook) -> 
     )
     assert ran.error_name == "RanksInterrupted"
     assert "rank 1:\nstopped at cell [" in ran.text
-    _works(code)
+    works(code)
 
 
 def test_its_own_requests_between_cells_do_not_count(code: Notebook) -> None:

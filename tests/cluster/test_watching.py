@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from notebook_kernel import Notebook, Ran, all_gone, wait_until
+from notebook_kernel import Notebook, Ran, all_gone, wait_until, works
 
 RANKS = 3
 HOLD = "import ctypes, os; ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)"
@@ -28,11 +28,6 @@ def module_three() -> Iterator[Notebook]:
 def three(module_three: Notebook) -> Notebook:
     module_three.check("%mn kept = comm.rank")
     return module_three
-
-
-def works(three: Notebook) -> None:
-    three.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0]), kept")
-    assert three.value("got") == {rank: (RANKS, rank) for rank in range(RANKS)}
 
 
 def begin(three: Notebook, folder: Path, code: str, ranks: str = "") -> str:
@@ -79,7 +74,7 @@ def test_where_folds_equal_stacks_and_names_cells_and_lines(
     assert f"{cell} line 5" in data["text/html"]
     assert "time.sleep(60)" in data["text/html"]
     assert "interrupted ranks 0–2" in three.check("%mn_interrupt").text
-    works(three)
+    works(three, RANKS)
 
 
 def test_where_of_a_rank_whose_interpreter_is_held(three: Notebook, tmp_path: Path) -> None:
@@ -96,7 +91,7 @@ def test_where_of_a_rank_whose_interpreter_is_held(three: Notebook, tmp_path: Pa
     assert "ranks 0, 1: idle" in ran.text
     go.write_text("go")
     three.check("run.wait()")
-    works(three)
+    works(three, RANKS)
 
 
 def test_where_of_an_idle_rank_that_is_stopped(three: Notebook) -> None:
@@ -108,7 +103,7 @@ def test_where_of_an_idle_rank_that_is_stopped(three: Notebook) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     where_until(three, "ranks 0–2: idle")
-    works(three)
+    works(three, RANKS)
 
 
 def test_where_leaves_a_sleep_in_native_code_as_it_is(three: Notebook, tmp_path: Path) -> None:
@@ -121,7 +116,7 @@ def test_where_leaves_a_sleep_in_native_code_as_it_is(three: Notebook, tmp_path:
     three.check("run.wait()")
     three.check("%%mn -o got 2\nleft")
     assert three.value("got") == {2: 0}
-    works(three)
+    works(three, RANKS)
 
 
 def test_interrupting_one_rank_frees_those_that_wait_for_it(
@@ -132,14 +127,14 @@ def test_interrupting_one_rank_frees_those_that_wait_for_it(
     ran = three.run("run.wait()", seconds=10)
     assert f"rank 1 raised KeyboardInterrupt at {cell} line 4" in ran.error
     assert "ranks 0, 2 waited in barrier" in ran.error
-    works(three)
+    works(three, RANKS)
 
 
 def test_a_failure_in_the_background_stays_in_view(three: Notebook) -> None:
     ran = three.check("%%mn --bg -o run\nif comm.rank == 1: 1 / 0\ncomm.barrier()")
     three.follow(ran, lambda ran: "ranks 0, 2 waited in barrier" in ran.text)
     assert "rank 1 raised ZeroDivisionError" in ran.text
-    works(three)
+    works(three, RANKS)
 
 
 def test_ranks_that_another_cell_may_still_join_are_left_alone(three: Notebook) -> None:
@@ -150,7 +145,7 @@ def test_ranks_that_another_cell_may_still_join_are_left_alone(three: Notebook) 
     # Nothing else can be run while the notebook waits.
     ran = three.run("%%mn 0\ncomm.allreduce(np.array([1.0]))", seconds=10)
     assert "ranks 1, 2 do not run this cell; rank 0 waited in allreduce" in ran.error
-    works(three)
+    works(three, RANKS)
 
 
 def test_interrupt_when_nothing_runs(three: Notebook) -> None:
@@ -175,7 +170,7 @@ def test_a_second_interrupt_kills_after_a_countdown(three: Notebook, tmp_path: P
     three.check("%mn_restart")
     assert all_gone(processes)
     three.check("%mn kept = comm.rank")
-    works(three)
+    works(three, RANKS)
 
 
 def test_a_second_press_kills_and_a_third_prevents_it(three: Notebook, tmp_path: Path) -> None:
@@ -187,10 +182,10 @@ def test_a_second_press_kills_and_a_third_prevents_it(three: Notebook, tmp_path:
     )
     ran = three.run(code.format(7), interrupt_when=touched.exists, presses=3, seconds=30)
     assert "nothing was killed: rank 1 did not answer the interrupt" in ran.error
-    works(three)  # after the native code has returned
+    works(three, RANKS)  # after the native code has returned
     touched.unlink()
     ran = three.run(code.format(60), interrupt_when=touched.exists, presses=2, seconds=30)
     assert "rank 1 did not answer the interrupt and was killed" in ran.error
     three.check("%mn_restart")
     three.check("%mn kept = comm.rank")
-    works(three)
+    works(three, RANKS)

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from notebook_kernel import Notebook, Ran
+from notebook_kernel import Notebook, Ran, works
 
 RANKS = 4
 SOON = 5.0
@@ -31,12 +31,6 @@ def step(model, optimizer):
 def fail():
     raise ValueError("boom")
 """
-
-
-def works(zoo: Notebook) -> None:
-    """The next cell runs on all ranks, together, and finds its variables."""
-    zoo.check("%%mn -o got\nfloat(comm.allreduce(np.array([1.0]))[0]), kept")
-    assert zoo.value("got") == {rank: (RANKS, 10 * rank) for rank in range(RANKS)}
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ def ends_by_itself(zoo: Notebook, bug: Bug) -> None:
             "(lambda e: (e.diagnosis.kind, e.diagnosis.culprits))(__import__('sys').last_value)"
         )
         assert found == (bug.kind, bug.culprits)
-    works(zoo)
+    works(zoo, RANKS)
 
 
 class Shown:

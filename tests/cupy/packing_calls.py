@@ -13,7 +13,6 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 
 import device_standin  # before CuPy
 
@@ -205,15 +204,12 @@ def check_another_size():
         pack(cupy.empty(4, "f4"), packing, [cupy.empty(5, "f4")])
 
 
-class OnAnotherDevice:
-    __module__ = "cupy"
-    size, device, data = 4, "GPU 1", SimpleNamespace(device_id=1)
-
-
 def check_another_device():
     packing = Packing(np.dtype("f4"), 4, spans([np.empty(4, "f4")])[1])
-    with pytest.raises(ValueError, match="array 0 is on GPU 1, the buffer on <CUDA Device 0>"):
-        pack(cupy.empty(4, "f4"), packing, [OnAnotherDevice()])
+    there = cupy.cuda.UnownedMemory(cupy.empty(4, "f4").data.ptr, 16, None, 1)
+    array = cupy.ndarray(4, "f4", cupy.cuda.MemoryPointer(there, 0))
+    with pytest.raises(ValueError, match="array 0 is on <CUDA Device 1>, the buffer on <CUDA De"):
+        pack(cupy.empty(4, "f4"), packing, [array])
 
 
 status = 1

@@ -70,12 +70,12 @@ print("right", flush=True)
 """
 
 
-def test_every_check_on_four_ranks():
-    session = mpi_session.session("check_shared_memory", 4)
+@pytest.mark.parametrize("module", ["check_shared_memory", "check_shared_memory_faults"])
+def test_every_check_on_four_ranks(module):
+    session = mpi_session.session(module, 4)
+    checks = [check for other, check in mpi_session.checks() if other == module]
     for report in session.reports:
-        assert len(report) == len(
-            [check for module, check in mpi_session.checks() if module == "check_shared_memory"]
-        ), session.output[-4000:]
+        assert len(report) == len(checks), session.output[-4000:]
         assert {check: result for check, result in report.items() if result != "ok"} == {}
 
 

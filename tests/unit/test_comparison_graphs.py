@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from test_comparison import compared, told
+from comparing import compared, told
 
 from nbmn.debug.digests import Digests
 from nbmn.debug.fingerprint import DEEP, MOST, fingerprint

@@ -9,7 +9,7 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from test_comparison import compared, told
+from comparing import compared, told
 
 from nbmn.cluster.differences import headline, show_comparison
 

@@ -2,135 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 
 import pytest
+from rank_states import WORLD, over, raised, runs, states, waiting
 
 from nbmn.cluster.watching import compare_iterations
-from nbmn.debug import waits
 from nbmn.debug.diagnosis import deadlock, delay, fewer, whereabouts
-from nbmn.debug.states import SILENT, Heard, RankState, ended, in_cell, outside
+from nbmn.debug.states import RankState
 from nbmn.debug.waits import need
 from nbmn.messages import RankInfo
-from nbmn.records import Busy, Heartbeat, Wait
-
-WORLD = (0, 1, 2, 3)
-
-
-def waiting(
-    rank: int,
-    operation: str = "allreduce",
-    number: int = 5,
-    *,
-    link: str = "w",
-    members: tuple[int, ...] = WORLD,
-    peer: int | None = None,
-    tag: int | None = None,
-    line: int = 9,
-    seconds: float = 1.4,
-    changed: float = 10.0,
-    confirmed: float = 11.0,
-) -> RankState:
-    message = operation.startswith(("send", "recv"))
-    wait = Wait(7, link, 0 if message else number, members, peer, tag)
-    return RankState(
-        rank,
-        "waiting",
-        f"cell [1] line {line}",
-        seconds,
-        operation,
-        wait,
-        begun={} if message else {link: number},
-        changed=changed,
-        confirmed=confirmed,
-    )
-
-
-def over(rank: int, state: str = "done", begun: int = 4, **more: object) -> RankState:
-    details = {"changed": 9.0, "confirmed": math.inf, "begun": {"w": begun}, **more}
-    return RankState(rank, state, **details)
-
-
-def raised(rank: int, begun: int = 4, error: str = "ValueError", line: int = 3) -> RankState:
-    return over(rank, "failed", begun, where=f"cell [1] line {line}", error=error)
-
-
-def runs(rank: int, begun: int = 4, line: int = 5, **more: object) -> RankState:
-    return RankState(rank, "running", f"cell [1] line {line}", 7.0, begun={"w": begun}, **more)
-
-
-def states(*given: RankState) -> dict[int, RankState]:
-    return {state.rank: state for state in given}
-
-
-def stuck(found: dict[int, RankState]) -> set[int]:
-    return {state.rank for state in waits.stuck(found)}
-
-
-# Who waits for whom.
-
-
-@pytest.mark.parametrize(
-    ("state", "other", "waits"),
-    [
-        (waiting(0), waiting(1), False),  # both are in it
-        (waiting(0), waiting(1, "bcast"), True),  # another operation
-        (waiting(0), waiting(1, number=6), False),  # it went through
-        (waiting(0), waiting(1, number=4), True),
-        (waiting(0), waiting(1, link="x"), True),
-        (waiting(0), over(1, begun=5), False),
-        (waiting(0), over(1, begun=4), True),
-        (waiting(0), raised(1, begun=5), True),  # perhaps in the middle of it
-        (waiting(0), raised(1, begun=6), False),
-        (waiting(0), runs(1, begun=5), False),
-        (waiting(0), runs(1), True),
-        (waiting(0, link="", number=0), waiting(1, link="", number=0), False),
-        (waiting(0, link="", number=0), over(1), True),
-        (waiting(0, members=(0, 2)), over(1), False),  # not one of them
-        (waiting(0, "recv", peer=1, tag=3), waiting(1, "send", peer=0, tag=3), False),
-        (waiting(0, "recv", peer=1, tag=3), waiting(1, "send", peer=0, tag=4), True),
-        (waiting(0, "recv", peer=1), waiting(1, "send", peer=0, tag=4), False),  # any tag
-        (waiting(0, "recv", peer=1, tag=3), waiting(1, "send", peer=2, tag=3), True),
-        (waiting(0, "recv", peer=1, tag=3), waiting(1, "recv", peer=0, tag=3), True),
-        (waiting(0, "recv", peer=1, tag=3), waiting(1, "send", peer=0, tag=3, link="x"), True),
-        (waiting(0, "recv_obj"), waiting(1, "send_obj", peer=0, tag=1), False),  # from any rank
-        (waiting(0, "send", peer=1, tag=3), waiting(1, "recv"), False),
-        (waiting(0, "send", peer=1, tag=3), waiting(1), True),
-    ],
-)
-def test_whom_a_rank_waits_for(state: RankState, other: RankState, waits: bool) -> None:
-    assert (1 in need(state, states(state, other)).ranks) is waits
-
-
-def test_a_rank_is_stuck_only_if_nobody_can_help_it() -> None:
-    assert stuck(states(waiting(0), waiting(1), waiting(2), waiting(3))) == frozenset()
-    assert stuck(states(waiting(0), runs(1), waiting(2), waiting(3))) == frozenset()
-    assert stuck(states(waiting(0), over(1), waiting(2), waiting(3))) == {0, 2, 3}
-    silent = RankState(1, "silent")
-    assert stuck(states(waiting(0), silent, waiting(2), waiting(3))) == frozenset()
-    prompt = RankState(1, "debugging")
-    assert stuck(states(waiting(0), prompt, waiting(2), waiting(3))) == frozenset()
-
-
-def test_one_that_may_come_does_not_help_where_all_must() -> None:
-    found = states(waiting(0), over(1), runs(2), waiting(3))
-    assert stuck(found) == {0, 3}
-    assert stuck(states(waiting(0, "recv"), over(1), runs(2), over(3))) == frozenset()
-    assert stuck(states(waiting(0, "recv"), over(1), over(2), over(3))) == {0}
-
-
-def test_waits_for_ranks_that_are_stuck_are_stuck() -> None:
-    chain = [waiting(rank, "recv", peer=rank - 1, tag=0) for rank in (1, 2, 3)]
-    assert stuck(states(over(0), *chain)) == {1, 2, 3}
-    assert stuck(states(runs(0), *chain)) == frozenset()
-
-
-def test_ranks_in_a_sub_communicator_go_on() -> None:
-    pair = [waiting(rank, "barrier", 1, link="p", members=(2, 3)) for rank in (2, 3)]
-    assert stuck(states(waiting(0), over(1), *pair)) == {0}
-
 
 # What is certain.
 
@@ -416,63 +298,3 @@ def test_fewer_iterations() -> None:
     assert fewer([2], [0, 1], {0: 10, 1: 9, 2: 9}, line) == ""  # not clear
     assert fewer([2], [0, 1], {0: 10, 1: 10}, line) == ""  # not known
     assert fewer([2], [0, 1], {0: 10, 1: 10, 2: 11}, line) == ""
-
-
-# From heartbeats to states.
-
-
-def beat(run: str = "r", state: str = "waiting", sequence: int = 7) -> Heartbeat:
-    wait = Wait(sequence, "w", 5, WORLD) if state == "waiting" else None
-    return Heartbeat(1, run, 0.0, state, "allreduce", "line", 2.0, "", wait, {"w": 5})
-
-
-def test_heartbeats_that_say_the_same_confirm_each_other() -> None:
-    heard = Heard(beat(), 10.0, since=10.0)
-    state = in_cell(1, "r", heard, 10.1)
-    assert (state.changed, state.confirmed) == (10.0, 0.0)
-    heard = heard.then(beat(), 10.5).then(beat(), 11.0)
-    state = in_cell(1, "r", heard, 11.25)
-    assert (state.changed, state.confirmed, state.seconds) == (10.0, 10.5, 2.25)
-    assert state.confirmed > state.changed
-    heard = heard.then(beat(sequence=8), 11.5)
-    assert in_cell(1, "r", heard, 11.5).changed == 11.5
-
-
-def test_threads_are_told_in_the_cell_and_after_it() -> None:
-    threads = (Busy("T", "l", "barrier", 1.0, Wait(9, "w", 5, WORLD), True), Busy("U", "m"))
-    first = replace(beat(), threads=threads)
-    heard = Heard(first, 10.0, since=10.0).then(first, 10.5)
-    told = in_cell(1, "r", heard, 10.75).threads
-    assert [(t.thread, t.state, t.where, t.joined) for t in told] == [
-        ("T", "waiting", "l", True),
-        ("U", "running", "m", False),
-    ]
-    assert (told[0].seconds, told[0].changed, told[0].confirmed) == (1.25, 10.0, 10.0)
-    assert heard.then(replace(first, threads=threads[:1]), 11.0).since == 11.0
-    idle = replace(beat("", "idle"), threads=threads)
-    for state in (
-        ended(1, "r", "", "", 10.0, Heard(idle, 10.2), 10.2),
-        outside(1, Heard(idle, 10.2)),
-    ):
-        assert [(t.thread, t.state) for t in state.threads] == [("T", "waiting"), ("U", "running")]
-
-
-def test_a_rank_that_was_not_heard_in_the_cell_runs_or_is_silent() -> None:
-    assert in_cell(1, "r", None, 10.0).state == "running"
-    old = Heard(beat("other"), 10.0, since=10.0)
-    assert in_cell(1, "r", old, 10.1).state == "running"
-    state = in_cell(1, "r", old, 10.1 + SILENT)
-    assert (state.state, state.where, state.wait) == ("silent", "", None)
-    state = in_cell(1, "r", Heard(beat(), 10.0), 14.0)
-    assert (state.state, state.where, state.seconds) == ("silent", "line", 4.0)
-
-
-def test_a_rank_that_has_ended_is_certain_once_it_was_heard_after() -> None:
-    before = ended(1, "r", "", "", 10.0, Heard(beat(), 10.2), 10.2)
-    assert (before.state, before.confirmed) == ("done", 0.0)
-    after = ended(1, "r", "E", "line", 10.0, Heard(beat("", "idle"), 10.2), 10.2)
-    assert (after.state, after.error, after.where) == ("failed", "E", "line")
-    assert after.confirmed > after.changed
-    assert outside(1, None).confirmed == 0.0
-    idle = outside(1, Heard(beat("", "idle"), 10.2, since=9.0))
-    assert (idle.state, idle.changed, idle.confirmed) == ("outside", 9.0, math.inf)

@@ -1,101 +1,25 @@
 """Gradients averaged in shared memory: right numbers, whatever came before and lies where."""
 
-import gc
-import os
-import warnings
-from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
-
-import chainer
 import numpy as np
 from rank_tools import need_ranks
-
-from nbmn.communicators import (
-    calibration,
-    lines,
-    memory_files,
-    models,
-    neighbours,
-    rounds,
-    shared_memory,
-    world,
+from shared_gradients import (
+    SHAPES,
+    SMALL_SHAPES,
+    alike_on_all,
+    average,
+    build,
+    by,
+    expect_means,
+    fill,
+    open_link,
+    opened,
+    parameters,
+    step,
+    values,
 )
+
+from nbmn.communicators import calibration, models, shared_memory, world
 from nbmn.communicators.window import SharedMemoryBackend, _Way
-
-# Small and large ones, the shards' borders within and between them.
-SMALL_SHAPES = [(3,), (64, 70), (), (300, 30), (0, 4), (129, 65), (5,)]
-SHAPES = [(3,), (64, 700), (1,), (300, 1000), (), (129, 65), (0, 4), (1111, 77), (5,)]
-
-
-def open_link():
-    return world().open_link(None, None)[0]
-
-
-def opened(comm, **options):
-    link = open_link()
-    link.timeout = comm.timeout
-    return link, SharedMemoryBackend(link, **options)
-
-
-def build(dtypes=("f4",), shapes=SHAPES):
-    model = chainer.Link()
-    with model.init_scope():
-        for n, shape in enumerate(shapes):
-            array = np.zeros(shape, dtypes[n % len(dtypes)])
-            setattr(model, f"p{n}", chainer.Parameter(array))
-    return model
-
-
-def values(param, rank, step, n):
-    rng = np.random.RandomState([rank, step, n])
-    return np.asarray(rng.randn(*param.shape)).astype(param.dtype)
-
-
-def parameters(model):
-    return [param for _, param in sorted(model.namedparams())]
-
-
-def fill(model, rank, step):
-    model.cleargrads()
-    for n, param in enumerate(parameters(model)):
-        param.grad = values(param, rank, step, n)
-
-
-def expect_means(model, size, step, *, exact=True):
-    """Require the means of what ``fill`` gave, added in rank order."""
-    for n, param in enumerate(parameters(model)):
-        wide = np.promote_types(param.dtype, np.float32)
-        by_rank = [values(param, rank, step, n).astype(wide) for rank in range(size)]
-        expected = (sum(by_rank) / wide.type(size)).astype(param.dtype)
-        tight = 0 if exact else {2: 2e-3, 4: 1e-5, 8: 1e-12}[param.dtype.itemsize]
-        assert param.grad.shape == param.shape
-        assert param.grad.dtype == param.dtype
-        np.testing.assert_allclose(param.grad, expected, rtol=tight, atol=tight)
-
-
-def average(link, backend, model, **terms):
-    gradients = models.collect(model, False)
-    return models.average(link, backend, gradients, models.Terms(False, **terms))
-
-
-def step(comm, link, backend, model, number, *, exact=True):
-    fill(model, comm.rank, number)
-    average(link, backend, model)
-    expect_means(model, comm.size, number, exact=exact)
-
-
-def by(comm, way):
-    """Return a link and a backend that averages in one way only."""
-    link, backend = opened(comm)
-    backend._ways = lambda _: (way,)
-    return link, backend
-
-
-def alike_on_all(comm, model):
-    mine = [param.grad.tobytes() for param in parameters(model)]
-    for theirs in comm.allgather_obj(mine):
-        assert theirs == mine
 
 
 def check_dtypes_and_borders(comm):
@@ -175,22 +99,23 @@ def check_views_are_this_ranks_own(comm):
     expect_means(model, comm.size, 3, exact=False)
 
 
-def check_shared_and_read_only_arrays(comm):
-    link, backend = opened(comm)
-    model = build(shapes=[(200, 300)] * 4)
-    a, b, c, d = parameters(model)
-    for _ in range(2):
-        model.cleargrads()
-        a.grad = b.grad = np.full(a.shape, comm.rank, np.float32)
-        c.grad = np.broadcast_to(np.float32(comm.rank), c.shape)
-        d.grad = np.full(d.shape[::-1], comm.rank, np.float32).T
-        if comm.rank == 0:
-            b.grad = np.full(b.shape, 10, np.float32)
-        average(link, backend, model)
-        for param in (a, c, d):
-            np.testing.assert_allclose(param.grad, (comm.size - 1) / 2)
-        others = sum(range(1, comm.size))
-        np.testing.assert_allclose(b.grad, (10 + others) / comm.size, rtol=1e-6)
+def check_gradients_that_share_memory(comm):
+    sides = [(opened(comm), (200, 300)), *((by(comm, way), (20, 30)) for way in _Way)]
+    for (link, backend), shape in sides:
+        model = build(shapes=[shape] * 4)
+        a, b, c, d = parameters(model)
+        for _ in range(3):
+            model.cleargrads()
+            a.grad = b.grad = np.full(a.shape, comm.rank, np.float32)
+            c.grad = np.broadcast_to(np.float32(comm.rank), c.shape)
+            d.grad = np.full(d.shape[::-1], comm.rank, np.float32).T
+            if comm.rank == 0:
+                b.grad = np.full(b.shape, 10, np.float32)
+            average(link, backend, model)
+            for param in (a, c, d):
+                np.testing.assert_array_equal(param.grad, np.float32((comm.size - 1) / 2))
+            right = np.float32(10 + sum(range(1, comm.size))) / np.float32(comm.size)
+            np.testing.assert_array_equal(b.grad, right)
 
 
 def check_missing_gradients(comm):
@@ -295,91 +220,6 @@ def check_ways_in_turn(comm):
             step(comm, link, backend, model, number)
 
 
-def check_small_gradients_that_share_memory(comm):
-    link, backend = by(comm, _Way.SLOTS)
-    model = build(shapes=[(20, 30)] * 4)
-    a, b, c, d = parameters(model)
-    for _ in range(3):
-        model.cleargrads()
-        a.grad = b.grad = np.full(a.shape, comm.rank, np.float32)
-        c.grad = np.broadcast_to(np.float32(comm.rank), c.shape)
-        d.grad = np.full(d.shape[::-1], comm.rank, np.float32).T
-        if comm.rank == 0:
-            b.grad = np.full(b.shape, 10, np.float32)
-        average(link, backend, model)
-        for param in (a, c, d):
-            np.testing.assert_array_equal(param.grad, np.float32((comm.size - 1) / 2))
-        right = np.float32(10 + sum(range(1, comm.size))) / np.float32(comm.size)
-        np.testing.assert_array_equal(b.grad, right)
-
-
-def check_no_memory_on_one_rank(comm):
-    need_ranks(comm, 2)
-    link, backend = opened(comm)
-    model = build()
-    step(comm, link, backend, model, 0)
-    old = [param.grad for param in parameters(model)]  # keeps the window lent
-    if comm.rank == 1:
-        backend._pool.take = partial(_no_memory, backend._pool)
-    for number in range(1, 4):
-        step(comm, link, backend, model, number)  # by messages
-    if comm.rank == 1:
-        assert "no memory today" in backend.refusal
-        del backend._pool.take
-    for number in range(4, 6):
-        step(comm, link, backend, model, number)
-    del old
-
-
-def _no_memory(pool, nbytes):
-    raise shared_memory.SharedMemoryError("no memory today")
-
-
-def check_refusal_is_said(comm):
-    need_ranks(comm, 2)
-    link, backend = opened(comm)
-    original = os.memfd_create
-    if comm.rank == comm.size - 1:
-        os.memfd_create = _refuse
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            step(comm, link, backend, build(), 0)
-    finally:
-        os.memfd_create = original
-    assert f"rank {comm.size - 1}: " in backend.refusal
-    assert "not permitted" in backend.refusal
-    assert [backend.refusal in str(w.message) for w in caught] == [True] * (comm.rank == 0)
-    step(comm, link, backend, build(), 1)
-
-
-def check_python_without_memory_files(comm):
-    """As those that were built for older systems; the C library has them."""
-    original, load = os.memfd_create, memory_files.ctypes.CDLL
-    for without in ({comm.size - 1}, set(range(comm.size))):
-        for libc_too in (False, True):
-            if comm.rank in without:
-                del os.memfd_create
-                if libc_too:
-                    memory_files.ctypes.CDLL = lambda *_, **__: object()
-            try:
-                told = rounds.run(lines.introduce(world()._state.control))
-                link, backend = opened(comm)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    step(comm, link, backend, build(), 0)
-                step(comm, link, backend, build(shapes=SHAPES[:1]), 1)
-            finally:
-                os.memfd_create, memory_files.ctypes.CDLL = original, load
-            assert comm.size == 1 or (backend.refusal is not None) == libc_too
-            none = libc_too and comm.rank in without
-            assert (told.open() is None) == (none or not lines.ORDERED)
-
-
-def _refuse(*_):
-    raise PermissionError(1, "Operation not permitted")
-
-
 def check_several_hosts(comm):
     need_ranks(comm, 3)
     for pattern in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1]):
@@ -396,99 +236,3 @@ def check_several_hosts(comm):
             step(comm, link, backend, model, number, exact=False)
             alike_on_all(comm, model)
         assert backend.refusal is None
-
-
-def check_memory_is_given_back(comm):
-    model = build(shapes=[(1000, 1000), (7,)])
-
-    def use():
-        link, backend = opened(comm)
-        for number in range(2):
-            step(comm, link, backend, model, number)
-        return link, backend
-
-    def state():
-        gc.collect()
-        maps = Path("/proc/self/maps").read_text().count("memfd:nbmn")
-        return maps, len(os.listdir("/proc/self/fd"))
-
-    use()
-    model.cleargrads()
-    before = state()
-    for _ in range(5):
-        use()
-        model.cleargrads()
-    assert state() == before
-    link, backend = use()
-    assert comm.size == 1 or state() > before
-    grads = [param.grad for param in parameters(model)]
-    backend.close()
-    expect_means(model, comm.size, 1)  # what was handed out stays
-    del grads
-    model.cleargrads()
-    assert state()[0] == before[0]
-    step(comm, link, backend, model, 3)  # and it can be used again
-
-
-def check_an_interrupt_while_ranks_meet(comm):
-    """Its memory can still be opened by the others, who are not yet there."""
-    need_ranks(comm, 2)
-    link, backend = opened(comm)
-    objects, open_segment = neighbours.objects, neighbours.open_segment
-    seen = []
-
-    def interrupted(*args):
-        objects.allgather(*args)
-        raise KeyboardInterrupt
-
-    def late(*args):
-        if not seen:
-            comm.recv_obj(1)
-        seen.append(open_segment(*args))
-        return seen[-1]
-
-    fill(model := build(), comm.rank, 0)
-    if comm.rank == 1:
-        neighbours.objects = SimpleNamespace(allgather=interrupted)
-    else:
-        neighbours.open_segment = late
-        link.timeout = 0.5
-    try:
-        average(link, backend, model)
-    except (KeyboardInterrupt, TimeoutError):
-        pass
-    finally:
-        neighbours.objects, neighbours.open_segment = objects, open_segment
-    if comm.rank == 1:
-        gc.collect()
-        for rank in range(comm.size):
-            if rank != 1:
-                comm.send_obj("go on", rank)
-    else:
-        assert len(seen) == comm.size - 1
-    world().renew()
-    link.timeout = comm.timeout
-    seen.clear()
-    step(comm, link, backend, model, 1)
-
-
-def check_after_an_interrupt(comm):
-    need_ranks(comm, 2)
-    link, backend = opened(comm, calibrate=True)
-    model = build()
-    for number in range(4):
-        step(comm, link, backend, model, number)
-        fill(model, comm.rank, 50)
-        if comm.rank == 0:
-            link.fail(KeyboardInterrupt())  # as if interrupted on the way
-        else:
-            link.timeout = 0.05
-        try:
-            average(link, backend, model)
-        except (RuntimeError, TimeoutError):
-            pass
-        else:
-            raise AssertionError("not broken")
-        world().renew()
-        link.timeout = comm.timeout
-        step(comm, link, backend, model, 100 + number)

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import chainer
 import numpy as np
 from host_runtime import Standin, gpu, on_device
+from rank_tools import raises
 
-from nbmn.communicators import world
+from nbmn.communicators import BrokenCommunicatorError, world
 from nbmn.communicators.communicator import compose
 from nbmn.communicators.topology import host_identity
 
@@ -99,6 +100,28 @@ def assert_means(model, means, rtol=1e-6):
         assert param.grad.shape == param.shape
         assert param.grad.dtype == param.dtype
         np.testing.assert_allclose(np.asarray(param.grad, np.float64), mean, rtol=rtol, atol=rtol)
+
+
+def started(**options):
+    """Return a communicator on which NCCL has started."""
+    nccl = on_gpus(**options)
+    assert_right(nccl)
+    return nccl
+
+
+def assert_right(nccl, seed=0):
+    model, means = model_on_device(nccl, "float32", seed)
+    nccl.multi_node_mean_grad(model)
+    assert_means(model, means)
+
+
+def assert_renewed(nccl):
+    assert nccl.broken
+    with raises(BrokenCommunicatorError, f"rank {nccl.rank}", "renew"):
+        nccl.barrier()
+    assert world().renew() is True
+    for seed in (1, 2):
+        assert_right(nccl, seed)
 
 
 def nccl_of(comm):

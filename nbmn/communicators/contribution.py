@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nbmn.communicators.arrays import to_host
+from nbmn.communicators import streaming
 from nbmn.communicators.backend import MeanRequest
 from nbmn.communicators.layout import Layout, Place
 from nbmn.communicators.parameters import rounded
-from nbmn.communicators.streaming import copy
+from nbmn.gpu.placement import to_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,10 @@ def contribute(
     Nobody else reads its own ``shard``: gradients that are all in it are averaged in place, and
     of those that are partly in it that part is added from where it is, wherever that is safe.
     """
+    everywhere = layout.nbytes * len(layout.shards)
+    copy = streaming.copy if streaming.exceeds_caches(everywhere) else np.copyto
     for place in layout.small:
-        _copy_in(request, place, window)
+        _copy_in(request, place, window, copy)
     means = [_flat(window, place) for place in layout.large]
     arrays = list(means)
     in_place: dict[int, int] = {}
@@ -60,7 +62,7 @@ def contribute(
             copy(means[number][:begin], arrays[number][:begin])
             copy(means[number][end:], arrays[number][end:])
         else:
-            _copy_in(request, place, window)
+            _copy_in(request, place, window, copy)
     return Contribution(arrays, means, overwritten)
 
 
@@ -102,7 +104,12 @@ def _flat(window: np.ndarray, place: Place) -> np.ndarray:
     return window[place.begin : place.end].view(place.dtype)
 
 
-def _copy_in(request: MeanRequest, place: Place, window: np.ndarray) -> None:
+def _copy_in(
+    request: MeanRequest,
+    place: Place,
+    window: np.ndarray,
+    copy: Callable[[np.ndarray, np.ndarray], None],
+) -> None:
     target = np.ndarray(place.shape, place.dtype, window, place.begin)
     array = request.arrays[place.index]
     if array is None:

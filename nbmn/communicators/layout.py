@@ -23,9 +23,6 @@ UNEVEN = 0.05
 PIECE = 512 * 1024
 """Bytes averaged at a time: what was read is still in the cache when it is written."""
 
-LONG_PIECE = 4 * 1024 * 1024
-"""Bytes averaged at a time where it is done in one pass: an interrupt is seen after each."""
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -70,11 +67,8 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=64)
-def plan_layout(table: Table, shards: int, piece: int = PIECE) -> Layout | None:
-    """Lay out the present gradients, alike on all ranks; None if these cannot be averaged so.
-
-    Only into what pieces of ``piece`` bytes a shard is cut may be each rank's own choice.
-    """
+def plan_layout(table: Table, shards: int) -> Layout | None:
+    """Lay out the present gradients, alike on all ranks; None if these cannot be averaged so."""
     rows = []
     for index, entry in enumerate(table):
         if entry.present and entry.shape is not None:
@@ -98,7 +92,7 @@ def plan_layout(table: Table, shards: int, piece: int = PIECE) -> Layout | None:
         whole,
         tuple(small),
         tuple(large),
-        tuple(tuple(_pieces(regions, begin, end, piece)) for begin, end in pairwise(cuts)),
+        tuple(tuple(_pieces(regions, begin, end)) for begin, end in pairwise(cuts)),
         tuple(cuts),
     )
 
@@ -137,12 +131,12 @@ def _runs(small: list[Place]) -> list[tuple[np.dtype, int, int, int | None]]:
 
 
 def _pieces(
-    regions: list[tuple[np.dtype, int, int, int | None]], begin: int, end: int, longest: int
+    regions: list[tuple[np.dtype, int, int, int | None]], begin: int, end: int
 ) -> list[Piece]:
     pieces = []
     for dtype, region_begin, region_end, large in regions:
-        for at in range(max(begin, region_begin), min(end, region_end), longest):
-            size = (min(at + longest, end, region_end) - at) // dtype.itemsize
+        for at in range(max(begin, region_begin), min(end, region_end), PIECE):
+            size = (min(at + PIECE, end, region_end) - at) // dtype.itemsize
             first = (at - region_begin) // dtype.itemsize
             pieces.append(Piece(dtype, at, size, large, first))
     return pieces

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -21,6 +22,10 @@ LEAST = 64 * 1024
 
 LINE = 64
 """Bytes of a cache line, on which a streaming copy's target begins."""
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_USUAL_CACHE = 32 * 1024 * 1024
+"""Bytes, where the system does not tell."""
 
 _STEP = 4 * LINE
 """Bytes that are read before they are written."""
@@ -148,6 +153,20 @@ def mean(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], divisor: in
     operation, number = ("fmul", 1 / divisor) if is_exact(divisor) else ("fdiv", divisor)
     passes[_name(dtype.char, operation)](table.ctypes.data, len(parts), nbytes, number)
     return nbytes // dtype.itemsize
+
+
+@functools.cache
+def _cache() -> int:
+    """Return the bytes of the processor's last cache."""
+    sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
+    known = [1024 * int(size[:-1]) for size in sizes if size.endswith("K")]
+    return max(known, default=_USUAL_CACHE)
+
+
+def exceeds_caches(nbytes: int) -> bool:
+    """Say whether memory that this host works on is too much for its caches: what is then copied
+    is better not left in them."""
+    return nbytes > _cache()
 
 
 def is_exact(divisor: int) -> bool:

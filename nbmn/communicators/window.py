@@ -21,12 +21,12 @@ from enum import IntEnum
 
 import numpy as np
 
-from nbmn.communicators import streaming, transport
+from nbmn.communicators import transport
 from nbmn.communicators.agreement import agree, any_of
 from nbmn.communicators.backend import HostBackend, MeanRequest
 from nbmn.communicators.calibration import Calibration
 from nbmn.communicators.contribution import Contribution, contribute
-from nbmn.communicators.layout import LONG_PIECE, PIECE, Layout, Piece, plan_layout
+from nbmn.communicators.layout import Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
 from nbmn.communicators.neighbours import Neighbours, make_board, meet
 from nbmn.communicators.parameters import Packing, check_wire, plan_packing
@@ -124,7 +124,7 @@ class SharedMemoryBackend(HostBackend):
 
     def prepare(self, request: MeanRequest) -> MeanRequest | _Prepared | _Put:
         """See :class:`Backend`."""
-        layout = self._layout(request)
+        layout = plan_layout(request.table, self._shards)
         if layout is None:
             return super().prepare(request)
         check_wire(request.wire)
@@ -171,7 +171,7 @@ class SharedMemoryBackend(HostBackend):
 
     def _mean_of(self, request: MeanRequest) -> list[np.ndarray | None]:
         """Average what could not be prepared, or need not be."""
-        layout = self._layout(request)
+        layout = plan_layout(request.table, self._shards)
         if layout is None or self._link.size == 1:
             return super().mean(request)
         if self._met != self._link.generation:
@@ -211,11 +211,6 @@ class SharedMemoryBackend(HostBackend):
         agree(self._link, "averaged windows")
         prepared.segment.used = True
         return self._results(prepared)
-
-    def _layout(self, request: MeanRequest) -> Layout | None:
-        # Ranks of several hosts send each other the pieces of a shard.
-        one_pass = streaming.available() and not self._several_hosts
-        return plan_layout(request.table, self._shards, LONG_PIECE if one_pass else PIECE)
 
     def _ways(self, request: MeanRequest) -> tuple[int, ...]:
         return _SMALL if not self._several_hosts and fits(request.table) else _LARGE

@@ -1,8 +1,11 @@
 """What a rank copies into its window, and what it leaves where it is."""
 
+import mmap
+
 import numpy as np
 import pytest
 
+from nbmn.communicators import streaming
 from nbmn.communicators.backend import MeanRequest
 from nbmn.communicators.contribution import contribute
 from nbmn.communicators.layout import plan_layout
@@ -48,10 +51,21 @@ def request_of(arrays, wire=None):
 KINDS = ["plain", "views", "read-only", "fortran", "missing", "of a buffer", "shared"]
 
 
+@pytest.fixture(params=[False, True], ids=["cached", "streamed"])
+def memory(request, monkeypatch):
+    """Return what makes windows that begin as those that ranks share; how it is copied differs."""
+    monkeypatch.setattr(streaming, "exceeds_caches", lambda nbytes: request.param)
+
+    def window(nbytes):
+        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+
+    return window
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wire", [None, "<f2"])
 @pytest.mark.parametrize(("shards", "shard"), [(1, 0), (2, 0), (2, 1), (3, 1), (5, 4), (2, 2)])
-def test_all_is_found_where_it_is_read(kind, wire, shards, shard):
+def test_all_is_found_where_it_is_read(kind, wire, shards, shard, memory):
     rng = np.random.RandomState(0)
     request = request_of(shared(rng) if kind == "shared" else make(kind, rng), wire)
     rounded = np.dtype(wire or "f4")
@@ -60,7 +74,8 @@ def test_all_is_found_where_it_is_read(kind, wire, shards, shard):
         for entry, a in zip(request.table, request.arrays, strict=True)
     ]
     layout = plan_layout(request.table, shards)
-    window = np.full(layout.nbytes, 99, np.uint8)
+    window = memory(layout.nbytes)
+    window.fill(99)
     given = contribute(request, layout, shard, window)
     begin, end = layout.cuts[shard : shard + 2] if shard < shards else (0, 0)
     for place in layout.small:
@@ -90,11 +105,12 @@ def test_all_is_found_where_it_is_read(kind, wire, shards, shard):
             np.testing.assert_array_equal(given.arrays[number][inside], flat[inside])
 
 
-def test_what_nobody_else_reads_is_not_copied():
+def test_what_nobody_else_reads_is_not_copied(memory):
     request = request_of(make("plain", np.random.RandomState(1)))
     layout = plan_layout(request.table, 2)
     for shard in (0, 1):
-        window = np.full(layout.nbytes, 99, np.uint8)
+        window = memory(layout.nbytes)
+        window.fill(99)
         contribute(request, layout, shard, window)
         begin, end = layout.cuts[shard : shard + 2]
         large = [p for p in layout.large if p.begin < end and begin < p.end]

@@ -1,4 +1,4 @@
-"""Passes over memory that NumPy does not have, compiled by llvmlite where that is installed.
+"""Passes over memory that NumPy does not have, compiled by llvmlite where it can.
 
 Averaging gradients is memory traffic, of which two things make less. A *streaming* copy writes past
 the caches: an ordinary one makes the processor fetch each line that it is about to overwrite.
@@ -193,7 +193,7 @@ def _compiled() -> Mapping[str, Callable[..., None]] | None:
     try:
         engine = _compile("".join(text))
     except (ImportError, OSError, RuntimeError):
-        return None  # no llvmlite, or not one that knows this language and processor
+        return None  # there is no llvmlite, or none that knows this language and processor
     passes = {}
     for name, types in arguments.items():
         passes[name] = ctypes.CFUNCTYPE(None, *types)(engine.get_function_address(name))

@@ -176,6 +176,7 @@ class Link:
                 why = f"waited {self.timeout:g} s for {what}: {self._peers.explain(self)}"
             if why is not None:
                 raise CollectiveTimeoutError(f"rank {self.rank} {why}")
+            self._peers.answer()
             why = self._peers.deadlock(self)
 
     @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nbmn.communicators.inquiry import Inquiry
 from nbmn.communicators.recorder import Recorder
 from nbmn.communicators.recordings import Entry, is_alive, read_recorder
 from nbmn.communicators.rounds import run, tell
@@ -26,7 +27,14 @@ class Peers:
     recorder: Recorder
     """This rank's own."""
     paths: tuple[str | None, ...]
-    """By world rank; None for ranks of other hosts."""
+    """By world rank; None where they cannot be read from here, as on other hosts."""
+    inquiry: Inquiry | None = None
+    """Asks the ranks whose cannot be read; None if all can, on all ranks."""
+
+    def answer(self) -> None:
+        """Answer ranks that ask where this one is; local."""
+        if self.inquiry is not None:
+            self.inquiry.answer()
 
     def explain(self, link: Link) -> str:
         """Say whom this rank waits for on a link; local."""
@@ -34,10 +42,10 @@ class Peers:
         if mine is None or mine.end is not None:
             return "the other ranks have not come"
         if mine.peer is not None:
-            return unanswered(mine, link.rank, self._told(link, mine.peer), time.monotonic())
+            told = self._ask(link, mine, [mine.peer])
+            return unanswered(mine, link.rank, told[mine.peer], time.monotonic())
         others = [rank for rank in range(link.size) if rank != link.rank]
-        told = {rank: self._told(link, rank) for rank in others}
-        return missing(mine, told, time.monotonic())
+        return missing(mine, self._ask(link, mine, others), time.monotonic())
 
     def deadlock(self, link: Link) -> str | None:
         """Say which ranks wait for each other's messages for ever, this one among them; local.
@@ -72,6 +80,17 @@ class Peers:
                 gone.append(f"rank {rank} has left {mine.operation} #{mine.number} before its end")
         return "; ".join(gone) or None
 
+    def _ask(
+        self, link: Link, mine: Entry, ranks: Sequence[int]
+    ) -> dict[int, Sequence[Entry] | None]:
+        """Return what ranks have recorded, by itself or because they answer."""
+        told = {rank: self._told(link, rank) for rank in ranks}
+        silent = {link.members[rank]: rank for rank, entries in told.items() if entries is None}
+        if silent and self.inquiry is not None:
+            answers = self.inquiry.ask(list(silent), mine.link, mine.number)
+            told |= {silent[member]: entries for member, entries in answers.items()}
+        return told
+
     def _told(self, link: Link, rank: int) -> Sequence[Entry] | None:
         path = self.paths[link.members[rank]]
         if path is not None:
@@ -85,7 +104,11 @@ def introduce(control: MPI.Comm, recorder: Recorder) -> Peers:
     here = host_identity()
     path = None if recorder.path is None else str(recorder.path)
     told = run(tell(control, (here, path)))
-    return Peers(recorder, tuple(path if host == here else None for host, path in told))
+    paths = tuple(path if host == here else None for host, path in told)
+    # The same on all ranks.
+    all_read = len({host for host, _ in told}) == 1 and None not in paths
+    inquiry = None if all_read else Inquiry(control.Dup(), recorder.entries)
+    return Peers(recorder, paths, inquiry)
 
 
 def unanswered(mine: Entry, rank: int, told: Sequence[Entry] | None, now: float) -> str:
@@ -98,15 +121,15 @@ def unanswered(mine: Entry, rank: int, told: Sequence[Entry] | None, now: float)
     rank
         This rank.
     told
-        What the other end has recorded, oldest first; None if that cannot be read.
+        What the other end has recorded, oldest first; None if it does not answer.
     now
         On the clock of ``time.monotonic``, in seconds.
     """
-    there = f"rank {mine.peer}"
+    assert mine.peer is not None
     text = f"rank {rank} is at {mine}, "
     if told is None:
-        return f"{text}{there} cannot be asked, being on another host"
-    return f"{text}{there} {_whereabouts(told, now)}"
+        return f"{text}{_silent([mine.peer])}"
+    return f"{text}rank {mine.peer} {_whereabouts(told, now)}"
 
 
 def circle(
@@ -183,7 +206,7 @@ def missing(mine: Entry, told: Mapping[int, Sequence[Entry] | None], now: float)
     mine
         The operation that this rank waits in.
     told
-        What each other rank has recorded, oldest first; None if that cannot be read.
+        What each other rank has recorded, oldest first; None if it does not answer.
     now
         On the clock of ``time.monotonic``, in seconds.
     """
@@ -207,7 +230,7 @@ def missing(mine: Entry, told: Mapping[int, Sequence[Entry] | None], now: float)
         if not mine.number:
             text = f"in {name} ({places})"
     if unknown:
-        text += f"; {_ranks(unknown)} cannot be asked, being on another host"
+        text += f"; {_silent(unknown)}"
     return text
 
 
@@ -222,3 +245,9 @@ def _whereabouts(entries: Sequence[Entry], now: float) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _silent(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"{_ranks(ranks)} does not answer (it computes, or is gone)"
+    return f"{_ranks(ranks)} do not answer (they compute, or are gone)"

@@ -215,7 +215,7 @@ def test_missing_names_ranks_and_where_they_are():
         "ranks 2, 3, 4, 6 have not come to allreduce #41 "
         "(ranks 2, 4 at bcast #40 (train.py, line 12) since 4 s; "
         "rank 3 outside since 2 s, the last was allreduce #40 (train.py, line 12); "
-        "rank 6 at no collective yet); rank 5 cannot be asked, being on another host"
+        "rank 6 at no collective yet); rank 5 does not answer (it computes, or is gone)"
     )
     assert missing(entry(41), {1: [entry(41)]}, 5.0) == "all others have come to allreduce #41"
     # A higher number on another communicator says nothing.
@@ -261,7 +261,9 @@ def test_unanswered_shows_both_ends_of_a_message():
         "rank 0 is at recv from rank 1 (train.py, line 12), "
         "rank 1 outside since 2 s, the last was send to rank 0 (train.py, line 30)"
     )
-    assert unanswered(mine, 0, None, 5.0).endswith("rank 1 cannot be asked, being on another host")
+    assert unanswered(mine, 0, None, 5.0).endswith(
+        "rank 1 does not answer (it computes, or is gone)"
+    )
 
 
 def test_circle_finds_ranks_that_wait_for_each_other():

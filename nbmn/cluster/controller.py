@@ -38,6 +38,6 @@ if __name__ == "__main__":
     watch()
     # The controller forks its heart monitor, and a fork takes no threads along.
     os.register_at_fork(after_in_child=watch)
-    from ipyparallel.controller.app import main
+    from nbmn.cluster.connection_file import Controller
 
-    main()
+    Controller.launch_instance()

@@ -10,9 +10,7 @@ from math import prod
 import numpy as np
 
 from nbmn.communicators.parameters import Table
-
-LINE = 64
-"""Bytes of a cache line: nothing that two ranks write shares one."""
+from nbmn.communicators.streaming import LINE
 
 SMALL = 32 * 1024
 """Gradients below this many bytes are averaged in runs: one NumPy call each costs more."""
@@ -116,6 +114,7 @@ def _shard_of(place: Place, cuts: list[int]) -> int | None:
 
 
 def _aligned(offset: int) -> int:
+    # Nothing that two ranks write shares a line.
     return -(-offset // LINE) * LINE
 
 

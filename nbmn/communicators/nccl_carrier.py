@@ -142,12 +142,14 @@ class NcclCarrier:
                 self._forget = end.detach
             # It has an end of its own, at which all tell each other, those too that failed early.
             with link.patience(2 * patience + _GRACE):
-                problem = self._outcome(channel, patience)
-                told = objects.allgather(link, problem)
+                failed, problem = self._outcome(channel, patience)
+            if failed:
+                with link.patience(_GRACE):
+                    told = objects.allgather(link, problem)
         except BaseException as error:
             self._fail(error, ())
             raise
-        if any(told):
+        if failed:
             self._end("abort")
             raise NcclError(_not_started(told))
 
@@ -164,10 +166,12 @@ class NcclCarrier:
             raise NcclError(f"rank 0 cannot name a communicator: {note.decode()}")
         return note.removeprefix(_NAME)
 
-    def _outcome(self, channel: Channel, patience: float) -> str | None:
-        """Wait for NCCL to start; return why it did not here, or None; collective.
+    def _outcome(self, channel: Channel, patience: float) -> tuple[bool, str | None]:
+        """Wait until NCCL has started on all ranks, or failed on one; collective.
 
-        Returns once it has started on all ranks, or as soon as it has failed on one.
+        Returns
+        -------
+        Whether it failed on some rank, and why it did not start here, if so.
         """
         until = time.monotonic() + patience
         while True:
@@ -177,10 +181,10 @@ class NcclCarrier:
             news = np.array([problem is not None, problem is None and not started], np.uint8)
             self._run_watched(transport.start_max(self._link, news))
             failed, to_come = news
-            if failed:
-                return problem if problem or started else "it waited for the other ranks"
-            if not to_come:
-                return None
+            if failed and problem is None and not started:
+                problem = "it waited for the other ranks"
+            if failed or not to_come:
+                return bool(failed), problem
 
     def _has_started(self, channel: Channel, until: float) -> tuple[str | None, bool]:
         """Wait for a round; return why NCCL did not start, if so, and whether it did."""

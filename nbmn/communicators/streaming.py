@@ -8,8 +8,10 @@ for each rank's part, for the division, and for each place where the mean goes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -17,11 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from nbmn.communicators.arrays import as_bytes
+
+LINE = 64
+"""Bytes of a cache line."""
+
 LEAST = 64 * 1024
 """Bytes from which on a streaming copy pays."""
 
-LINE = 64
-"""Bytes of a cache line, on which a streaming copy's target begins."""
+LEAST_OF_EACH = 128 * 1024
+"""Bytes of each part from which on a mean in one pass pays."""
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _USUAL_CACHE = 32 * 1024 * 1024
@@ -107,60 +114,79 @@ end:
   ret void
 }
 """)
-_ELEMENTS = {"f": ("float", ctypes.c_float), "d": ("double", ctypes.c_double)}
-"""LLVM's name of what NumPy has a letter for, and C's."""
+_ELEMENTS = {
+    np.dtype(np.float32): ("float", ctypes.c_float),
+    np.dtype(np.float64): ("double", ctypes.c_double),
+}
+"""How LLVM and C call what has a pass."""
 
 
 def available() -> bool:
-    """Say whether there are such passes in this process."""
-    return _compiled() is not None
+    """Say whether there are such passes in this process; takes 0.1 s the first time."""
+    return isinstance(_compiled(), Mapping)
+
+
+def problem() -> str | None:
+    """Return why there are none, or None."""
+    compiled = _compiled()
+    return compiled if isinstance(compiled, str) else None
 
 
 def copy(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy to an array of the same shape, which this core does not read again soon."""
-    passes = _compiled() if source.nbytes >= LEAST else None
+    """Copy to other memory, which this core does not read again soon; else as ``numpy.copyto``."""
+    compiled = _compiled() if source.nbytes >= LEAST else ""
     if (
-        passes is None
+        isinstance(compiled, str)
         or source.dtype != target.dtype
-        or not (source.flags.c_contiguous and target.flags.c_contiguous)
+        or source.shape != target.shape
+        or not (source.flags.c_contiguous and target.flags.carray)
         or target.ctypes.data % LINE
     ):
         np.copyto(target, source)
         return
-    rest = source.nbytes % _STEP
-    passes["copy"](target.ctypes.data, source.ctypes.data, source.nbytes - rest)
-    if rest:
-        end = source.size - rest // source.itemsize
-        np.copyto(target.reshape(-1)[end:], source.reshape(-1)[end:])
+    whole = source.nbytes // _STEP * _STEP
+    compiled["copy"](target.ctypes.data, source.ctypes.data, whole)
+    if whole < source.nbytes:
+        as_bytes(target)[whole:] = as_bytes(source)[whole:]
 
 
-def mean(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], divisor: int) -> int:
-    """Write the mean of flat arrays of one dtype into as many others, which may be the same.
+def mean(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], count: int) -> int:
+    """Write the mean of arrays into as many others, which may be the same, but not overlap.
 
-    To the last bit what NumPy comes to that adds them in their order, and divides.
+    To the last bit what NumPy comes to that adds them in their order, and divides; NaNs are NaNs.
+
+    Parameters
+    ----------
+    parts, targets
+        Flat, contiguous, of one dtype and size.
+    count
+        By which their sum is divided.
 
     Returns
     -------
-    How many elements from the first on are written; 0 where there is no such pass.
+    How many elements from the first on are written; 0 where there is no such pass, or it would
+    not pay.
     """
-    dtype = parts[0].dtype
-    nbytes = parts[0].nbytes // _STEP * _STEP
-    passes = _compiled() if nbytes and dtype.char in _ELEMENTS else None
-    if passes is None:
+    first = parts[0]
+    fit = first.nbytes >= LEAST_OF_EACH and first.dtype in _ELEMENTS
+    compiled = _compiled() if fit else ""
+    if isinstance(compiled, str):
         return 0
-    addresses = [array.ctypes.data for side in (parts, targets) for array in side]
-    table = np.array(addresses, np.uintp)
-    operation, number = ("fmul", 1 / divisor) if is_exact(divisor) else ("fdiv", divisor)
-    passes[_name(dtype.char, operation)](table.ctypes.data, len(parts), nbytes, number)
-    return nbytes // dtype.itemsize
+    nbytes = first.nbytes // _STEP * _STEP
+    table = np.array([array.ctypes.data for side in (parts, targets) for array in side], np.uintp)
+    operation, number = ("fmul", 1 / count) if is_exact(count) else ("fdiv", count)
+    compiled[_name(first.dtype, operation)](table.ctypes.data, len(parts), nbytes, number)
+    return nbytes // first.itemsize
 
 
 @functools.cache
 def _cache() -> int:
     """Return the bytes of the processor's last cache."""
-    sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
-    known = [1024 * int(size[:-1]) for size in sizes if size.endswith("K")]
-    return max(known, default=_USUAL_CACHE)
+    sizes = []
+    for path in _CACHES.glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError):
+            sizes.append(1024 * int(path.read_text().strip().removesuffix("K")))
+    return max(sizes, default=0) or _USUAL_CACHE
 
 
 def exceeds_caches(nbytes: int) -> bool:
@@ -169,31 +195,32 @@ def exceeds_caches(nbytes: int) -> bool:
     return nbytes > _cache()
 
 
-def is_exact(divisor: int) -> bool:
-    """Say whether to multiply by the inverse, which is cheaper, changes no bit."""
-    return divisor > 0 and divisor & (divisor - 1) == 0
+def is_exact(count: int) -> bool:
+    """Say whether multiplying by the inverse, which is cheaper, comes to the same bits."""
+    return count > 0 and count & (count - 1) == 0
 
 
-def _name(char: str, operation: str) -> str:
-    return f"mean_{char}_{operation}"
+def _name(dtype: np.dtype, operation: str) -> str:
+    return f"mean_{dtype.name}_{operation}"
 
 
 @functools.cache
-def _compiled() -> Mapping[str, Callable[..., None]] | None:
-    """Return the passes by name, None where they cannot be compiled; takes 0.1 s."""
+def _compiled() -> Mapping[str, Callable[..., None]] | str:
+    """Return the passes by name, or why there are none."""
     text, arguments = [_COPY], {"copy": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)}
-    for char, (element, c_type) in _ELEMENTS.items():
-        size = ctypes.sizeof(c_type)
-        width = _STEP // size
+    for dtype, (element, c_type) in _ELEMENTS.items():
+        width = _STEP // dtype.itemsize
         for operation in ("fmul", "fdiv"):
-            name, vector = _name(char, operation), f"<{width} x {element}>"
+            name, vector = _name(dtype, operation), f"<{width} x {element}>"
             names = {"name": name, "element": element, "vector": vector, "operation": operation}
-            text.append(_MEAN.substitute(names, width=width, size=size))
+            text.append(_MEAN.substitute(names, width=width, size=dtype.itemsize))
             arguments[name] = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, c_type)
     try:
+        # LLVM does not notice where a process may not make memory executable.
+        mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_WRITE | mmap.PROT_EXEC).close()
         engine = _compile("".join(text))
-    except (ImportError, OSError, RuntimeError):
-        return None  # there is no llvmlite, or none that knows this language and processor
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
     passes = {}
     for name, types in arguments.items():
         passes[name] = ctypes.CFUNCTYPE(None, *types)(engine.get_function_address(name))
@@ -202,13 +229,19 @@ def _compiled() -> Mapping[str, Callable[..., None]] | None:
 
 
 def _compile(text: str) -> Any:
+    """Return what holds the code of a text in LLVM's language, for this processor."""
+    from llvmlite import binding
+
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(text), _machine())
+    engine.finalize_object()
+    return engine
+
+
+def _machine() -> Any:
     from llvmlite import binding
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    machine = binding.Target.from_default_triple().create_target_machine(
+    return binding.Target.from_default_triple().create_target_machine(
         cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=2
     )
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(text), machine)
-    engine.finalize_object()
-    return engine

@@ -13,7 +13,7 @@ import numpy as np
 from nbmn.gpu import kernels
 from nbmn.gpu.kernels import Conversion, conversion
 from nbmn.gpu.kernels_table import Batch, batches
-from nbmn.gpu.placement import to_device, to_host
+from nbmn.gpu.placement import on_device, to_device, to_host
 
 _SILENT: dict[str, Any] = {"over": "ignore", "under": "ignore", "invalid": "ignore"}
 """A GPU says nothing of overflow; neither is it said on the host."""
@@ -224,7 +224,7 @@ def _ready(array: Any, span: Span, dtype: np.dtype, buffer: Any) -> Any:
     """Return ``array`` as the kernel can read it: as it is, if possible."""
     if array is None:
         return None
-    if type(array) is not type(buffer):
+    if type(array) is not type(buffer) and not on_device(array):
         array = to_device(array)
     if array.size != span.end - span.begin:
         raise ValueError(_size_error(array, span))

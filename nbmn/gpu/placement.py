@@ -24,7 +24,7 @@ def to_host(x: Any) -> np.ndarray:
 
 
 def to_device(x: Any) -> Any:
-    """Return ``x`` as a CuPy array: where it is if it is on a device, or on the current one."""
+    """Return ``x`` as a CuPy array on the current device."""
     import cupy
 
     return cupy.asarray(x)

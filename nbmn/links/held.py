@@ -39,8 +39,8 @@ class Held:
 class HeldCommunicator:
     """The attribute of a link that is such a communicator."""
 
-    def __get__(self, link: Any, owner: type) -> Any:
-        return self if link is None else link._held.get()
+    def __get__(self, link: Any, owner: type | None = None) -> Communicator:
+        return self if link is None else link._held.get()  # type: ignore[return-value]
 
     def __set__(self, link: Any, comm: Communicator) -> None:
         link._held = Held(comm)

@@ -39,14 +39,14 @@ def check_dtypes_and_borders(comm):
 def check_with_and_without_compiled_passes(comm):
     """The same numbers, also where only some of the ranks have them."""
     compiled, exceeds = streaming._compiled, streaming.exceeds_caches
-    assert compiled() is not None
+    assert streaming.available()
     sides = [opened(comm) for _ in range(3)]
     try:
         streaming.exceeds_caches = lambda nbytes: True
         for number, dtypes in enumerate([("f4",), ("f8",), ("f4", "f2", "f8")]):
             model = build(dtypes, [*SHAPES, (3, 400_001)])
             for with_passes, side in zip([{*range(comm.size)}, {0}, set()], sides, strict=True):
-                streaming._compiled = compiled if comm.rank in with_passes else lambda: None
+                streaming._compiled = compiled if comm.rank in with_passes else lambda: "no"
                 for repeat in range(3):
                     step(comm, *side, model, 10 * number + repeat)
                 alike_on_all(comm, model)

@@ -34,6 +34,8 @@ class RankInfo:
     """The MPI library, such as ``MPICH 5.0.2``."""
     box: int = -1
     """Its descriptor of the file for its stack, see :mod:`nbmn.engine.blackbox`; -1 for none."""
+    lifeline: int = -1
+    """Its descriptor of a pipe, see :mod:`nbmn.engine.lifeline`; -1 for none."""
     engine: int = -1
     """ipyparallel's id of the engine; filled in by the notebook, never shown."""
 

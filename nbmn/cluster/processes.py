@@ -87,12 +87,14 @@ class Watch:
         knows it; several when they were not told apart."""
         self.left_at: float | None = None
         """When they did (``time.monotonic``)."""
-        self._ranks: dict[int, int] = {}
         self._processes = {info.rank: process for info in ranks if (process := _process(info))}
-        for info in ranks:
-            descriptor = _open(info)
-            if descriptor is not None:
-                self._ranks[descriptor] = info.rank
+        here = [info for info in ranks if info.host == socket.gethostname()]
+        self._ends = {info.rank: end for info in here if (end := _open(info.pid)) is not None}
+        self._lines = {
+            line: info.rank
+            for info in here
+            if info.rank in self._ends and (line := _lifeline(info)) is not None
+        }
         threading.Thread(target=self._run, name="nbmn-processes", daemon=True).start()
 
     def kill(self, ranks: Iterable[int]) -> list[int]:
@@ -108,18 +110,48 @@ class Watch:
         return killed
 
     def _run(self) -> None:
+        if self._ends:
+            self.left = self._first()
+            self.left_at = time.monotonic()
+        for descriptor in (*self._ends.values(), *self._lines):
+            os.close(descriptor)
+
+    def _first(self) -> dict[int, int | None]:
+        """Wait until a rank ends; return which was the first."""
+        ends = {descriptor: rank for rank, descriptor in self._ends.items()}
+        with select.epoll() as events:
+            for line in self._lines:
+                events.register(line, select.EPOLLHUP)
+            for descriptor in ends:
+                events.register(descriptor, select.EPOLLIN)
+            while True:
+                # What happened first is told first, however late this thread is.
+                ((descriptor, _),) = events.poll(maxevents=1)
+                rank = self._lines.get(descriptor)
+                if rank is None:
+                    return self._by_statuses(ends)
+                if _is_over(self._ends[rank]):
+                    return {rank: status_of(self._ends[rank])}
+                events.unregister(descriptor)  # it has closed what is not its own
+
+    def _by_statuses(self, ends: Mapping[int, int]) -> dict[int, int | None]:
+        """Tell by how ranks ended, where nothing tells when they began to."""
         poll = select.poll()
-        for descriptor in self._ranks:
+        for descriptor in ends:
             poll.register(descriptor, select.POLLIN)
-        first = [descriptor for descriptor, _ in poll.poll()] if self._ranks else []
-        statuses = {rank: status_of(descriptor) for descriptor, rank in self._ranks.items()}
-        if all(statuses[self._ranks[d]] is None for d in first):
+        first = [descriptor for descriptor, _ in poll.poll(0)]
+        statuses = {rank: status_of(descriptor) for descriptor, rank in ends.items()}
+        if all(statuses[ends[d]] is None for d in first):
             # Too late to be told how they ended; one about to end has perhaps ended since.
             first = [descriptor for descriptor, _ in poll.poll(0)]
-        self.left = first_to_go({self._ranks[d] for d in first}, statuses)
-        self.left_at = time.monotonic() if first else None
-        for descriptor in self._ranks:
-            os.close(descriptor)
+        return first_to_go({ends[d] for d in first}, statuses)
+
+
+def _is_over(end: int) -> bool:
+    """Whether a process that has closed its descriptors ends."""
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return bool(poll.poll(1000 * KILL_AFTER))
 
 
 def _process(info: RankInfo) -> psutil.Process | None:
@@ -132,11 +164,19 @@ def _process(info: RankInfo) -> psutil.Process | None:
         return None
 
 
-def _open(info: RankInfo) -> int | None:
+def _open(pid: int) -> int | None:
     """A descriptor that can be read once the process has ended."""
-    if info.host != socket.gethostname() or not hasattr(os, "pidfd_open"):
+    if not hasattr(os, "pidfd_open"):
         return None
     try:
-        return os.pidfd_open(info.pid)
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _lifeline(info: RankInfo) -> int | None:
+    """This process's end of the rank's lifeline."""
+    try:
+        return os.open(f"/proc/{info.pid}/fd/{info.lifeline}", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None

@@ -75,6 +75,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     from nbmn.engine.cells import prepare_shell
     from nbmn.engine.gpu_watch import watch_gpu
     from nbmn.engine.leaving import leaving
+    from nbmn.engine.lifeline import lifeline
     from nbmn.engine.reporter import reporter
     from nbmn.engine.shared_files import forget_names
     from nbmn.engine.tracing import Tracer
@@ -112,6 +113,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
         device=device,
         mpi=_library(MPI.Get_library_version()),
         box=box,
+        lifeline=lifeline(),
     )
 
 

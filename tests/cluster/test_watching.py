@@ -189,3 +189,15 @@ def test_a_second_press_kills_and_a_third_prevents_it(three: Notebook, tmp_path:
     three.check("%mn_restart")
     three.check("%mn kept = comm.rank")
     works(three, RANKS)
+
+
+def test_a_rank_that_ends_lets_go_of_the_notebook_before_mpiexec(two: Notebook) -> None:
+    """So that the notebook sees it end before mpiexec does, which then kills the others."""
+    two.check("""%%mn
+import os
+from nbmn.engine.lifeline import lifeline
+pipe = os.readlink(f"/proc/self/fd/{lifeline()}")
+files = {int(n): f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")}
+near = min(n for n, path in files.items() if os.path.exists(path) and os.readlink(path) == pipe)
+assert near < int(os.environ.get("PMI_FD", 1000)), (near, os.environ["PMI_FD"])
+assert near < lifeline()""")

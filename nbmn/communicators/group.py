@@ -96,7 +96,8 @@ class Group:
         """Seconds to wait for the other ranks in one collective, None for ever.
 
         A collective that waits longer raises CollectiveTimeoutError and breaks the communicator.
-        Where it is certain that ranks of this host wait for each other's messages for ever, they
+        The error says which ranks have not come, and where they are instead; where ranks are on
+        several hosts it asks them for that, which takes 2.5 s at most. Where it is certain that ranks of this host wait for each other's messages for ever, they
         raise it without a timeout too.
         """
         return self._link.timeout

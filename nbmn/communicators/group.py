@@ -97,8 +97,9 @@ class Group:
 
         A collective that waits longer raises CollectiveTimeoutError and breaks the communicator.
         The error says which ranks have not come, and where they are instead; where ranks are on
-        several hosts it asks them for that, which takes 2.5 s at most. Where it is certain that ranks of this host wait for each other's messages for ever, they
-        raise it without a timeout too.
+        several hosts it asks them for that, which takes 2.5 s at most. Where it is certain that
+        ranks of this host wait for each other's messages for ever, they raise it without a timeout
+        too.
         """
         return self._link.timeout
 

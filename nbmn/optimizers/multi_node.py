@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import chainer
 
+from nbmn.communicators.interrupts import HeldInterrupt
 from nbmn.communicators.models import Averaged, Share
 from nbmn.delegation import Delegate
 from nbmn.optimizers.repeating import Among, TalksToOthersError
@@ -104,8 +106,16 @@ class MultiNodeOptimizer(Delegate):
             self._apart = True
 
     def _apply_gradients(self) -> None:
-        with phase("update"):
+        with phase("update"), self._states_made_whole():
             self.actual_optimizer.update(None)
+
+    def _states_made_whole(self) -> AbstractContextManager[object]:
+        """Hold an interrupt back from the update in which Chainer makes a state: it would be left
+        without its parts, and taken for whole."""
+        params = self.actual_optimizer.target.params()
+        rules = [param.update_rule for param in params if param.array is not None]
+        to_make = any(rule is not None and rule.enabled and rule.state is None for rule in rules)
+        return HeldInterrupt() if to_make else nullcontext()
 
     def _compute(self, step: Step) -> None:
         if step.lossfun is not None:

@@ -76,6 +76,9 @@ def test_who_talks_in_the_background_is_not_in_what_the_rank_recorded(monkeypatc
     """So it cannot be seen there that it waits for ever: the rank may be in something else."""
 
     class Peers:
+        def answer(self):
+            pass
+
         def deadlock(self, link):
             return "waits for ever"
 

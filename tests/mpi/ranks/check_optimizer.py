@@ -1,14 +1,17 @@
 import copy
 import io
+import os
+import signal
 import warnings
 
 import chainer
 import chainer.functions as F
 import chainer.links as L
 import numpy as np
-from rank_tools import need_ranks
+from rank_tools import need_ranks, raises
 
 import nbmn
+from nbmn.communicators import world
 
 DATA = np.random.RandomState(5).randn(12, 6).astype(np.float32)
 LABELS = np.random.RandomState(6).randint(0, 3, 12).astype(np.int32)
@@ -240,6 +243,35 @@ def check_snapshot_loaded_on_rank_0_only(comm):
             assert all((theirs == array).all() for theirs in comm.allgather(array))
         if not double:
             assert_alike(optimizer.target, alone.target, 1e-3)
+
+
+def check_interrupt_while_a_state_is_made(comm):
+    """It strikes after the update, and the state that all ranks take over then is whole."""
+    model = classifier(comm.rank)
+    optimizer = nbmn.create_multi_node_optimizer(chainer.optimizers.Adam(0.01), comm).setup(model)
+    rule = model.predictor[2].W.update_rule
+    made = rule.init_state
+
+    def interrupted(param):
+        os.kill(os.getpid(), signal.SIGINT)
+        made(param)
+
+    rows = DATA[:4], LABELS[:4]
+    if comm.rank == 0:
+        rule.init_state = interrupted
+        with raises(KeyboardInterrupt):
+            optimizer.update(model, *rows)
+        del rule.init_state
+    else:
+        optimizer.update(model, *rows)
+    world().renew()
+    for _ in range(2):
+        optimizer.update(model, *rows)
+    for param in model.params():
+        assert param.update_rule.t == 3
+        for array in (param.array, *param.update_rule.state.values()):
+            everyone = comm.allgather(array)
+            assert all((theirs == everyone[0]).all() for theirs in everyone)
 
 
 def check_model_that_grows(comm):

@@ -182,7 +182,7 @@ def check_what_is_whole_survives_a_renewal(comm):
 def check_slow_abort_keeps_nobody_waiting(comm):
     nccl = started()
     with faults() as fault:
-        fault.slow_abort(1500)
+        fault.slow_abort(4000)
         fault.block(nccl.rank == 0)
         model, _ = model_on_device(nccl)
         begin = time.monotonic()
@@ -192,9 +192,8 @@ def check_slow_abort_keeps_nobody_waiting(comm):
         watcher.join()
         fault.block(0)
         assert_renewed(nccl)
-        assert time.monotonic() - begin < 1.4
+        assert time.monotonic() - begin < 3.5
         aborts = standin().aborts()
-        time.sleep(0)
         assert aborts >= 1
 
 

@@ -6,10 +6,12 @@ A thread may always look at others of its process; another process would need a 
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import platform
 
 _LONGEST_PATH = 4096
+_PAGE = mmap.PAGESIZE
 _X86_64 = {
     0: "reads",
     1: "writes",
@@ -102,8 +104,12 @@ def _text_at(address: int) -> str:
         memory = os.open("/proc/self/mem", os.O_RDONLY)
     except OSError:
         return ""
+    data = b""
     try:
-        data = os.pread(memory, min(_LONGEST_PATH, 4096 - address % 4096), address)
+        while b"\0" not in data and len(data) < _LONGEST_PATH:
+            at = address + len(data)
+            # The page after that in which it ends need not be there.
+            data += os.pread(memory, _PAGE - at % _PAGE, at)
     except OSError:
         return ""
     finally:

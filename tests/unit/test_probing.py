@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nbmn.cluster.memory import Memory
@@ -26,7 +28,7 @@ from nbmn.debug.probe import (
 from nbmn.debug.stacks import Place, fold, render_html, render_text
 from nbmn.debug.states import RankState
 from nbmn.engine.blackbox import SIGNAL
-from nbmn.engine.syscalls import blocked_in
+from nbmn.engine.syscalls import _text_at, blocked_in
 from nbmn.records import Frame, Wait
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -69,6 +71,17 @@ def test_what_a_thread_is_blocked_in(tmp_path: Path) -> None:
     blocked(lambda: time.sleep(0.3), lambda: None, "sleeps")
     child = subprocess.Popen(["sleep", "60"])
     blocked(lambda: child.wait(), child.kill, "waits for a child process")
+
+
+@linux
+@pytest.mark.parametrize("before_the_page_ends", [0, 1, 5, 6, 7, 100])
+def test_a_path_may_begin_on_one_page_and_end_on_the_next(before_the_page_ends: int) -> None:
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    at = mmap.PAGESIZE - before_the_page_ends
+    memory[at : at + 7] = b"a/path\0"
+    assert _text_at(address + at) == "a/path"
+    assert _text_at(8) == ""
 
 
 @linux

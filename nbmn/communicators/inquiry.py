@@ -84,8 +84,9 @@ class Inquiry:
         answers: dict[int, Sequence[Entry] | None] = dict.fromkeys(ranks)
         with self._busy:
             self._serial += 1
+            question = self._letter(self._serial, link)
             for rank in ranks:
-                self._send(rank, _QUESTION, self._serial, link)
+                self._send(question, rank, _QUESTION)
             until = time.monotonic() + PATIENCE
             while None in answers.values() and time.monotonic() < until:
                 self._answer()
@@ -103,11 +104,13 @@ class Inquiry:
     def _answer(self) -> None:
         for rank, letter in self._received(_QUESTION):
             self._heard[rank, letter.link] = letter
-            self._send(rank, _ANSWER, letter.serial, letter.link)
+            self._send(self._letter(letter.serial, letter.link), rank, _ANSWER)
 
-    def _send(self, rank: int, tag: int, serial: int, link: int) -> None:
+    def _letter(self, serial: int, link: int) -> _Letter:
+        return _Letter(serial, link, time.monotonic(), _excerpt(self._recorded(), link))
+
+    def _send(self, letter: _Letter, rank: int, tag: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
-        letter = _Letter(serial, link, time.monotonic(), _excerpt(self._recorded(), link))
         self._sent.append(self._comm.isend(letter, rank, tag))
 
     def _received(self, tag: int) -> list[tuple[int, _Letter]]:

@@ -6,7 +6,7 @@ taken changes no bit of the means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -44,14 +44,31 @@ def add_up(parts: Sequence[np.ndarray], own: int, target: np.ndarray) -> np.ndar
     return target
 
 
-def average(parts: Sequence[np.ndarray], own: int, target: np.ndarray, count: int) -> None:
+def average(
+    parts: Sequence[np.ndarray],
+    own: int,
+    target: np.ndarray,
+    count: int,
+    add_others: Callable[[np.ndarray], None] | None = None,
+) -> None:
     """Put the mean of all, the sum divided by ``count``, where each part is; but in ``target``
-    rather than where ``own`` is."""
-    done = streaming.mean(parts, [*parts[:own], target, *parts[own + 1 :]], count)
+    rather than where ``own`` is.
+
+    Parameters
+    ----------
+    add_others
+        Adds to the sum, in place, what is not among the parts.
+    """
+    done = 0
+    if add_others is None:
+        targets = [*parts[:own], target, *parts[own + 1 :]]
+        done = streaming.mean(parts, targets, *division(target.dtype, count))
     if done < target.size:
         rest = [part[done:] for part in parts]
         place = rest[own] if target is parts[own] else target[done:]
         total = add_up(rest, own, place)
+        if add_others is not None:
+            add_others(total)
         divide(total, count)
         rest[own] = place
         spread(total, rest)
@@ -59,8 +76,8 @@ def average(parts: Sequence[np.ndarray], own: int, target: np.ndarray, count: in
 
 def division(dtype: np.dtype, count: int) -> tuple[np.ufunc, np.generic]:
     """Return by which operation with which number values of ``dtype`` are divided."""
-    if streaming.is_exact(count):
-        return np.multiply, dtype.type(1 / count)
+    if count > 0 and count & (count - 1) == 0:
+        return np.multiply, dtype.type(1 / count)  # exact, and cheaper
     return np.divide, dtype.type(count)
 
 

@@ -120,37 +120,42 @@ _ELEMENTS = {
 }
 """How LLVM and C call what has a pass."""
 
-
-def available() -> bool:
-    """Say whether there are such passes in this process; takes 0.1 s the first time."""
-    return isinstance(_compiled(), Mapping)
+_OPERATIONS = {np.multiply: "fmul", np.divide: "fdiv"}
+"""How LLVM calls what is done to a sum."""
 
 
 def problem() -> str | None:
-    """Return why there are none, or None."""
+    """Return why there are no such passes in this process, or None; takes 0.1 s the first time."""
     compiled = _compiled()
     return compiled if isinstance(compiled, str) else None
 
 
 def copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy to other memory, which this core does not read again soon; else as ``numpy.copyto``."""
-    compiled = _compiled() if source.nbytes >= LEAST else ""
-    if (
-        isinstance(compiled, str)
-        or source.dtype != target.dtype
-        or source.shape != target.shape
-        or not (source.flags.c_contiguous and target.flags.carray)
-        or target.ctypes.data % LINE
-    ):
+    fit = (
+        source.nbytes >= LEAST
+        and source.dtype == target.dtype
+        and source.shape == target.shape
+        and source.flags.c_contiguous
+        and target.flags.carray
+        and target.ctypes.data % LINE == 0
+    )
+    stream = _pass("copy") if fit else None
+    if stream is None:
         np.copyto(target, source)
         return
     whole = source.nbytes // _STEP * _STEP
-    compiled["copy"](target.ctypes.data, source.ctypes.data, whole)
+    stream(target.ctypes.data, source.ctypes.data, whole)
     if whole < source.nbytes:
         as_bytes(target)[whole:] = as_bytes(source)[whole:]
 
 
-def mean(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], count: int) -> int:
+def mean(
+    parts: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    operation: np.ufunc,
+    number: np.generic,
+) -> int:
     """Write the mean of arrays into as many others, which may be the same, but not overlap.
 
     To the last bit what NumPy comes to that adds them in their order, and divides; NaNs are NaNs.
@@ -159,8 +164,8 @@ def mean(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], count: int)
     ----------
     parts, targets
         Flat, contiguous, of one dtype and size.
-    count
-        By which their sum is divided.
+    operation, number
+        What is done to their sum: ``numpy.multiply`` or ``numpy.divide``, and by what.
 
     Returns
     -------
@@ -169,13 +174,12 @@ def mean(parts: Sequence[np.ndarray], targets: Sequence[np.ndarray], count: int)
     """
     first = parts[0]
     fit = first.nbytes >= LEAST_OF_EACH and first.dtype in _ELEMENTS
-    compiled = _compiled() if fit else ""
-    if isinstance(compiled, str):
+    average = _pass(_name(first.dtype, operation)) if fit else None
+    if average is None:
         return 0
     nbytes = first.nbytes // _STEP * _STEP
     table = np.array([array.ctypes.data for side in (parts, targets) for array in side], np.uintp)
-    operation, number = ("fmul", 1 / count) if is_exact(count) else ("fdiv", count)
-    compiled[_name(first.dtype, operation)](table.ctypes.data, len(parts), nbytes, number)
+    average(table.ctypes.data, len(parts), nbytes, float(number))
     return nbytes // first.itemsize
 
 
@@ -195,13 +199,13 @@ def exceeds_caches(nbytes: int) -> bool:
     return nbytes > _cache()
 
 
-def is_exact(count: int) -> bool:
-    """Say whether multiplying by the inverse, which is cheaper, comes to the same bits."""
-    return count > 0 and count & (count - 1) == 0
+def _name(dtype: np.dtype, operation: np.ufunc) -> str:
+    return f"{operation.__name__}_{dtype.name}"
 
 
-def _name(dtype: np.dtype, operation: str) -> str:
-    return f"mean_{dtype.name}_{operation}"
+def _pass(name: str) -> Callable[..., None] | None:
+    compiled = _compiled()
+    return None if isinstance(compiled, str) else compiled[name]
 
 
 @functools.cache
@@ -210,9 +214,9 @@ def _compiled() -> Mapping[str, Callable[..., None]] | str:
     text, arguments = [_COPY], {"copy": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)}
     for dtype, (element, c_type) in _ELEMENTS.items():
         width = _STEP // dtype.itemsize
-        for operation in ("fmul", "fdiv"):
+        for operation, code in _OPERATIONS.items():
             name, vector = _name(dtype, operation), f"<{width} x {element}>"
-            names = {"name": name, "element": element, "vector": vector, "operation": operation}
+            names = {"name": name, "element": element, "vector": vector, "operation": code}
             text.append(_MEAN.substitute(names, width=width, size=dtype.itemsize))
             arguments[name] = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, c_type)
     try:

@@ -13,6 +13,7 @@ once; a third array would cost as much as the other two together.
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from nbmn.communicators.layout import Layout, Piece, plan_layout
 from nbmn.communicators.link import Link
 from nbmn.communicators.neighbours import Neighbours, make_board, meet
 from nbmn.communicators.parameters import Packing, check_wire, plan_packing
-from nbmn.communicators.reduction import add_up, average, divide, spread
+from nbmn.communicators.reduction import average
 from nbmn.communicators.shared_memory import Pool, Segment, SharedMemoryError
 from nbmn.communicators.slots import fits
 
@@ -293,20 +294,15 @@ class SharedMemoryBackend(HostBackend):
             return
         # Last in, first out: what the neighbours copied last is still in a cache of the host.
         pieces = prepared.layout.shards[self._place][::-1]
+        add_others = None
         if self._between is not None:
             self._between.timeout = self._link.timeout
+            add_others = functools.partial(transport.sum_in_place, self._between)
         # Gaps between gradients hold anything, and are added as well.
         for piece in pieces:
-            own = prepared.neighbours.own
             parts, target = _memory(piece, prepared, windows)
-            if self._between is None:
-                average(parts, own, target, prepared.request.total)
-                continue
-            total = add_up(parts, own, target)
-            transport.sum_in_place(self._between, total)
-            divide(total, prepared.request.total)
-            parts[own] = target
-            spread(total, parts)
+            own = prepared.neighbours.own
+            average(parts, own, target, prepared.request.total, add_others)
 
     def _results(self, prepared: _Prepared) -> list[np.ndarray | None]:
         segment, layout = prepared.segment, prepared.layout

@@ -39,7 +39,7 @@ def check_dtypes_and_borders(comm):
 def check_with_and_without_compiled_passes(comm):
     """The same numbers, also where only some of the ranks have them."""
     compiled, exceeds = streaming._compiled, streaming.exceeds_caches
-    assert streaming.available()
+    assert streaming.problem() is None
     sides = [opened(comm) for _ in range(3)]
     try:
         streaming.exceeds_caches = lambda nbytes: True

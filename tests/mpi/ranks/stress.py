@@ -89,7 +89,7 @@ def interrupt_often(comm, rounds, first_ticket, seed=7, within=0.004):
     import chainer  # after nbmn, which repairs it
 
     model = chainer.Sequential(chainer.links.Linear(300, 200), chainer.links.Linear(3, 2))
-    streaming.available()  # a compiler in memory is no growth
+    streaming.problem()  # a compiler in memory is no growth
     interrupter = Interrupter()
     begin = time.monotonic()
     interrupted = in_renewal = 0

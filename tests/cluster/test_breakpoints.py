@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from notebook_kernel import Notebook, Ran, printed, wait_until, works
-from prompts import typing
+from prompts import stop_at_prompt, typing
 
 STEPS = """%%mn --debug 1
 total = 1
@@ -143,13 +143,7 @@ def _live(two: Notebook, ran: Ran, seen: list[str]) -> str:
 
 
 def test_the_stop_button_at_a_breakpoint_stops_all_ranks(two: Notebook) -> None:
-    asked: list[str] = []
-    ran = two.run(
-        "%%mn --debug 1\nbreakpoint()\ncomm.barrier()",
-        interrupt_when=lambda: bool(asked),
-        typed=lambda prompt, ran: asked.append(prompt),
-        seconds=20,
-    )
+    ran, asked = stop_at_prompt(two, "%%mn --debug 1\nbreakpoint()\ncomm.barrier()")
     assert ran.error_name == "RanksInterrupted"
     assert asked == ["ipdb> "]
     works(two)

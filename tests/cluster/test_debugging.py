@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from notebook_kernel import Notebook, Ran, printed, works
-from prompts import END_OF_INPUT, typing
+from prompts import END_OF_INPUT, stop_at_prompt, typing
 
 FAILS = """%%mn
 def half(n):
@@ -125,13 +125,7 @@ def test_a_rank_in_the_background_cannot_be_looked_at(two: Notebook, tmp_path: P
 
 def test_the_stop_button_ends_the_debugger(two: Notebook) -> None:
     two.run(FAILS)
-    asked: list[str] = []
-    ran = two.run(
-        "%mn_debug 1",
-        interrupt_when=lambda: bool(asked),
-        typed=lambda prompt, ran: asked.append(prompt),
-        seconds=20,
-    )
+    ran, asked = stop_at_prompt(two, "%mn_debug 1")
     assert ran.error_name == "RanksInterrupted"
     assert asked == ["ipdb> "]
     works(two)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from notebook_kernel import Notebook, Ran, printed, works
+from prompts import stop_at_prompt
 
 # What the extension runs first, in effect.
 PREAMBLE = """
@@ -99,13 +100,7 @@ def test_a_box_that_never_stays_open_ends_the_debugger(code: Notebook) -> None:
 
 def test_stop_button_at_the_box(interrupted_by_message: Notebook) -> None:
     code = interrupted_by_message
-    asked: list[str] = []
-    ran = code.run(
-        "%%mn --debug 1\nbreakpoint()\ncomm.barrier()",
-        interrupt_when=lambda: bool(asked),
-        typed=lambda prompt, ran: asked.append(prompt),
-        seconds=20,
-    )
+    ran, _ = stop_at_prompt(code, "%%mn --debug 1\nbreakpoint()\ncomm.barrier()")
     assert ran.error_name == "RanksInterrupted"
     # The box stays open; what is typed into it now is nobody's answer.
     code.client.input("kept = 7")

@@ -87,8 +87,8 @@ class Watch:
         knows it; several when they were not told apart."""
         self.left_at: float | None = None
         """When they did (``time.monotonic``)."""
-        self._processes = {info.rank: process for info in ranks if (process := _process(info))}
         here = [info for info in ranks if info.host == socket.gethostname()]
+        self._processes = {info.rank: process for info in here if (process := _process(info))}
         self._ends = {info.rank: end for info in here if (end := _open(info.pid)) is not None}
         self._lines = {
             line: info.rank
@@ -155,9 +155,7 @@ def _is_over(end: int) -> bool:
 
 
 def _process(info: RankInfo) -> psutil.Process | None:
-    """A rank's process, if it is on this host."""
-    if info.host != socket.gethostname():
-        return None
+    """The process of a rank of this host, if it is still there."""
     try:
         return psutil.Process(info.pid)
     except psutil.NoSuchProcess:

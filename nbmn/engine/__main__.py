@@ -16,9 +16,6 @@ def main() -> None:
     debugpy (0.3 s), which ipykernel imports but an engine cannot serve.
     """
     gc.disable()
-    from nbmn.engine.lifeline import lifeline
-
-    lifeline()  # before any other file is opened
     from nbmn.engine.leaving import leaving
     from nbmn.parent import watch_from_environment
 

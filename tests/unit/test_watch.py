@@ -1,6 +1,7 @@
 """Which process ended first, on real processes."""
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import os, sys
 from nbmn.engine.lifeline import lifeline
 print(lifeline(), flush=True)
 sys.stdin.readline()
-os.closerange(3, lifeline() + 10)
+os.closerange(3, 2000)
 print("closed", flush=True)
 sys.stdin.readline()
 """
@@ -96,13 +97,12 @@ def test_how_it_ended_is_known():
 
 
 WITH_CHILD = """
-import os, sys, time
+import os, sys
 from nbmn.engine.lifeline import lifeline
 line = lifeline()
-if not os.fork():
-    time.sleep(60)
-print(line, flush=True)
-sys.stdin.readline()
+if os.fork():
+    print(line, flush=True)
+sys.stdin.readline()  # the child until the test is over
 """
 
 
@@ -112,18 +112,58 @@ def test_a_child_that_lives_on_is_not_the_rank():
         assert left(watch) == {1: KILLED}
 
 
+WITH_FILES = """
+import os, signal, sys, threading
+from nbmn.engine.lifeline import lifeline
+pipe = lifeline()
+for _ in range(5000):
+    os.open("/dev/null", os.O_RDONLY)
+threading.Thread(target=signal.pause, daemon=True).start()
+print(pipe, flush=True)
+sys.stdin.readline()
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(3)", "os.kill(os.getpid(), 9)"]
+)
+def test_a_rank_lets_go_of_the_notebook_before_mpiexec(end):
+    """In the order in which the kernel closes files; the line is opened as mpiexec's is."""
+    for _ in range(2):
+        line, far = os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-c", WITH_FILES.format(end=end)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[far],
+        )
+        os.close(far)
+        with process, select.epoll() as events:
+            pipe = os.open(
+                f"/proc/{process.pid}/fd/{int(process.stdout.readline())}",
+                os.O_RDONLY | os.O_NONBLOCK,
+            )
+            for end_of_a_pipe in (line, pipe):
+                events.register(end_of_a_pipe, select.EPOLLHUP)
+            process.communicate("\n", timeout=20)
+            ((first, _),) = events.poll(maxevents=1)
+        os.close(line)
+        os.close(pipe)
+        assert first == pipe
+
+
 def test_children_of_children_keep_their_files():
     code = """
 import os
 from nbmn.engine.lifeline import lifeline
 pipe = os.readlink(f"/proc/self/fd/{lifeline()}")
-near = min(n for n in map(int, os.listdir("/proc/self/fd"))
+near = max(n for n in map(int, os.listdir("/proc/self/fd"))
            if os.path.exists(f"/proc/self/fd/{n}") and os.readlink(f"/proc/self/fd/{n}") == pipe)
-assert near < os.open("/dev/null", os.O_RDONLY)
 child = os.fork()
 if not child:
-    file = os.open("/dev/null", os.O_RDONLY)
-    assert file == near  # the child has let go of it
+    file = os.dup2(os.open("/dev/null", os.O_RDONLY), near)  # the child has let go of it
     child = os.fork()
     if not child:
         os.fstat(file)

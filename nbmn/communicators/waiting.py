@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from nbmn.communicators.errors import CollectiveTimeoutError
 
-SPIN = 50e-6
 YIELD = 300e-6
 SHORTEST_PAUSE = 20e-6
 LONGEST_PAUSE = 10e-3
@@ -23,9 +22,9 @@ def wait(
 ) -> None:
     """Call ``test`` until it returns true; local.
 
-    Spins for a moment, then yields the core, then sleeps, for a sixteenth of the
-    time already waited, 10 ms at most: short waits end at once, long ones leave the core
-    to the rank that everyone waits for.
+    Spins for a moment, in which it yields the core to whoever wants it (where nobody does, that
+    is as fast), then sleeps, for a sixteenth of the time already waited, 10 ms at most: short
+    waits end at once, long ones leave the core to the rank that everyone waits for.
 
     Parameters
     ----------
@@ -70,6 +69,6 @@ def wait(
         idle = now - idle_since
         if idle > YIELD:
             nap(min(max(idle / 16, SHORTEST_PAUSE), LONGEST_PAUSE))
-        elif idle > SPIN:
+        else:
             os.sched_yield()
         before = clock()

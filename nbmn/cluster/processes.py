@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -20,30 +21,54 @@ KILL_AFTER = 3.0
 """Seconds that processes have to end by themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class Headcount:
+    """Ranks of a cluster on this host."""
+
+    alive: int
+    ended: int
+    """Ended, and mpiexec has not taken note of it."""
+
+
 def processes_of(cluster: Any) -> list[psutil.Process]:
     """All processes of the cluster on this host."""
-    found: list[psutil.Process] = []
     launchers = [cluster.controller, *cluster.engines.values()]
-    for launcher in launchers:
-        process = getattr(launcher, "process", None)
-        if process is not None:
+    return [process for launcher in launchers for process in _launched(launcher)]
+
+
+def count_ranks(cluster: Any) -> Headcount:
+    """Count the ranks of the cluster on this host."""
+    ranks: set[int] = set()
+    ended: list[psutil.Process] = []
+    for launcher in cluster.engines.values():
+        for process in _launched(launcher)[1:]:  # the first is mpiexec
             try:
-                found += [process, *process.children(recursive=True)]
+                if "nbmn.engine" in process.cmdline():
+                    ranks.add(process.pid)
+            except psutil.ZombieProcess:
+                ended.append(process)
             except psutil.NoSuchProcess:
                 continue
-    return found
+    parents = [_parent(process) for process in ended]
+    return Headcount(len(ranks), sum(parent not in {None, *ranks} for parent in parents))
 
 
-def count_ranks(cluster: Any) -> int:
-    """How many ranks of the cluster run on this host."""
-    launched = [launcher.process for launcher in cluster.engines.values()]
-    count = 0
-    for process in processes_of(cluster):
-        try:
-            count += "nbmn.engine" in process.cmdline() and process not in launched  # mpiexec
-        except psutil.NoSuchProcess:
-            continue
-    return count
+def _launched(launcher: Any) -> list[psutil.Process]:
+    """What ipyparallel has launched, and all below it."""
+    process = getattr(launcher, "process", None)
+    if process is None:
+        return []
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def uninterrupted(work: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from ipyparallel.error import CompositeError, RemoteError
 from nbmn.cluster.errors import StartError
 from nbmn.cluster.launch import Plan, check, find_mpiexec, make_cluster
 from nbmn.cluster.listener import Listener
-from nbmn.cluster.processes import count_ranks, processes_of, shut_down, uninterrupted
+from nbmn.cluster.processes import Headcount, count_ranks, processes_of, shut_down, uninterrupted
 from nbmn.cluster.session import Session
 from nbmn.cluster.tables import StartProgress
 from nbmn.engine.bootstrap import become_rank
@@ -80,12 +80,13 @@ class RollCall:
         self._short = 0
         self._counted = 0.0
 
-    def is_short(self, now: float, count: Callable[[], int]) -> bool:
+    def is_short(self, now: float, count: Callable[[], Headcount]) -> bool:
         """Whether a rank on this host has ended; counts now and then."""
         if now - self._counted >= self.PERIOD:
             self._counted, here = now, count()
-            self._complete |= here >= self._ranks
-            self._short = self._short + 1 if self._complete and here < self._ranks else 0
+            self._complete |= here.alive + here.ended >= self._ranks
+            short = self._complete and here.alive < self._ranks
+            self._short = self._short + 1 if short else 0
         return self._short >= 2
 
 

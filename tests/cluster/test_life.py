@@ -106,7 +106,6 @@ def test_rank_that_ends_unnoticed_while_it_starts(fresh: Notebook, tmp_path: Pat
         "if 'nbmn.engine' in sys.orig_argv:\n"
         "    if os.environ.get('PMI_RANK') == '1':\n"
         "        os.kill(os.getppid(), 19)\n"
-        "        time.sleep(2)\n"
         "        os._exit(0)\n"
         "    time.sleep(60)\n"
     )

@@ -87,8 +87,9 @@ class LiveBoard:
             return
         from IPython import get_ipython
 
-        answer_while_busy(get_ipython().kernel)
-        self._page = _Page(self.snapshot(), self._where)
+        kernel = get_ipython().kernel
+        answer_while_busy(kernel)
+        self._page = _Page(self.snapshot(), self._where, kernel)
         self._thread = threading.Thread(target=self._push, name=f"board {self.run}", daemon=True)
         self._thread.start()
 
@@ -148,6 +149,7 @@ class LiveBoard:
             if self._drain() or started >= quiet_until:
                 snapshot = self.snapshot()
                 sent = self._page.push(snapshot)
+                self._page.stay_busy()
                 quiet_until = started + 1.0
                 if started >= static_at:
                     self._page.refresh(snapshot)
@@ -160,12 +162,13 @@ class LiveBoard:
 class _Page:
     """The display of a board: its widget and the static picture beside it."""
 
-    def __init__(self, snapshot: Snapshot, where: Callable[[], str] | None) -> None:
+    def __init__(self, snapshot: Snapshot, where: Callable[[], str] | None, kernel: Any) -> None:
         from IPython.display import display
 
         from nbmn.dashboard.asking import Asking
         from nbmn.dashboard.widget import BoardWidget, bokeh_runtime
 
+        self._kernel = kernel
         self._figures: dict[tuple[str, tuple[str, ...], str], str] = {}
         self._widget = BoardWidget(runtime=bokeh_runtime(), answers=where is not None)
         self._asking = None if where is None else Asking(self._widget, where)
@@ -190,6 +193,12 @@ class _Page:
             self._widget.frame = frame
             self._widget.beat += 1
         return len(state) + len(frame)
+
+    def stay_busy(self) -> None:
+        """Say that the kernel is at work: in between, it has said that it was through with a
+        message of the page's widget, and front ends show what they have heard last."""
+        busy = {"execution_state": "busy"}
+        self._kernel.send_response(self._kernel.iopub_socket, "status", busy, ident=b"status")
 
     def refresh(self, snapshot: Snapshot) -> None:
         """Renew what a viewer without a kernel sees should the notebook be saved now."""

@@ -257,6 +257,12 @@ class Notebook:
             f'(i) => {_PANEL}.content.widgets[i].model.executionState !== "idle"', index
         )
 
+    def wait_for_status(self, status: str) -> None:
+        """Wait until the page shows the kernel as ``busy`` or ``idle``."""
+        self.page.wait_for_function(
+            f"(status) => {_PANEL}.sessionContext.session.kernel.status === status", arg=status
+        )
+
     def outputs(self, index: int) -> list[dict[str, Any]]:
         """Outputs of a cell, as they would be saved."""
         return self.page.evaluate(

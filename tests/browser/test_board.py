@@ -78,6 +78,7 @@ def test_curves_of_every_rank_move_while_the_cell_runs(notebook, keep_screenshot
             and holds("accuracy", size, 20)(boards)
         )
     )
+    book.wait_for_status("busy")  # though the kernel has answered the board's widget
     assert book.is_running(1), "the curves came only after the cell had ended"
     keep_screenshot(book.page, f"board_{size}_running")
     loss = chart(later, "loss")
@@ -87,6 +88,7 @@ def test_curves_of_every_rank_move_while_the_cell_runs(notebook, keep_screenshot
         moving = [y for y in chart(later, "samples/s")[f"r{rank}"] if y is not None]
         assert all(0 < y < 2 * 32 / 0.05 for y in moving)
     book.wait(1)
+    book.wait_for_status("idle")
     assert book.page.script_errors == []
     keep_screenshot(book.page, f"board_{size}_done")
     saved = book.save()

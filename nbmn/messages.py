@@ -74,6 +74,8 @@ class CellError:
     """The user's error that was on its way out when nbmn raised this one, in a ``finally``."""
     after_interrupt: bool = False
     """Whether it was raised because the rank had been interrupted."""
+    in_cell: bool = True
+    """Whether it passed through a line of the cell: of one that does not compile, no line ran."""
 
 
 @dataclass(frozen=True, slots=True)

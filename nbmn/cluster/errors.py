@@ -102,14 +102,14 @@ class RanksFailed(ClusterError):
         super().__init__("\n".join([*map(_headline, self.failures), *self._notes]))
 
     def _render_traceback_(self) -> list[str]:
-        lines = [f"\033[31m{_headline(failure)}\033[0m" for failure in self.failures]
+        lines = [_painted(failure) for failure in self.failures]
         lines += self._notes
         for failure in self.failures:
             if failure.error.traceback:
                 if len(self.failures) > 1:
                     lines.append(f"\n{name_ranks(failure.ranks)}:")
                 lines.append(failure.error.traceback.rstrip("\n"))
-        raised = [f.ranks[0] for f in self.failures if f.error.traceback]
+        raised = [f.ranks[0] for f in self.failures if f.error.traceback and f.error.in_cell]
         if raised:
             lines.append(f"\n%mn_debug {raised[0]} opens a debugger there")
         return lines
@@ -133,6 +133,11 @@ def _headline(failure: Failure) -> str:
     error = failure.error
     origin = "" if error.origin is None else f"{describe(error.origin)}; then "
     return f"{name_ranks(failure.ranks)} raised {origin}{describe(error)}"
+
+
+def _painted(failure: Failure) -> str:
+    name = (failure.error.origin or failure.error).name
+    return _headline(failure).replace(name, f"\033[31m{name}\033[0m", 1)
 
 
 def describe(error: CellError) -> str:

@@ -20,7 +20,7 @@ from IPython.core.error import TryNext
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbmn.engine.guard import guarded
-from nbmn.engine.lines import cell_filename, cell_label, describe, failing_line
+from nbmn.engine.lines import cell_filename, cell_label, describe, failing_line, in_cell
 from nbmn.engine.origins import follows_interrupt, origin
 from nbmn.engine.out_of_memory import alike, explain, wanted_memory
 from nbmn.engine.refusal import Refusal
@@ -255,6 +255,7 @@ def _summarise(shell: InteractiveShell, error: BaseException) -> CellError:
         if first is None
         else CellError(type(first).__name__, _cut(_message(first)), _place(first)),
         follows_interrupt(error),
+        in_cell(error.__traceback__),
     )
 
 

@@ -12,14 +12,14 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any
 
 from IPython.core.debugger import Pdb
 
 from nbmn.compat.set_trace import redirected
 from nbmn.engine.console import Console
-from nbmn.engine.lines import cell_label, describe, failing_line
+from nbmn.engine.lines import cell_label, describe, failing_line, in_cell
 from nbmn.engine.reporter import Reporter
 
 _OURS = frozenset({"nbmn", "IPython", "ipykernel", "ipyparallel"})
@@ -246,7 +246,7 @@ def post_mortem(line: Reporter) -> None:
     with console.connected():
         if error is None:
             console.write(f"rank {line.rank} has raised no exception that could be looked at\n")
-        elif not _users(error.__traceback__):
+        elif not in_cell(error.__traceback__):
             console.write(f"rank {line.rank} ran nothing: {type(error).__name__}: {error}\n")
         else:
             stopped = isinstance(error, KeyboardInterrupt)
@@ -297,7 +297,3 @@ def _outside(frame: FrameType) -> list[FrameType]:
         frames.append(outer)
     cells = [i for i, each in enumerate(frames) if _is_cell(each.f_code)]
     return frames[cells[-1] + 1 :] if cells else []
-
-
-def _users(trace: TracebackType | None) -> bool:
-    return any(_is_cell(frame.f_code) for frame, _ in traceback.walk_tb(trace))

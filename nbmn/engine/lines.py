@@ -28,6 +28,11 @@ def describe(filename: str, lineno: int) -> str:
     return f"{place} line {lineno}"
 
 
+def in_cell(trace: TracebackType | None) -> bool:
+    """Whether an exception passed through a line of a cell."""
+    return any(cell_label(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
+
+
 def failing_line(trace: TracebackType | None) -> str:
     """The user's line an exception passed through last: the innermost cell line, else any."""
     frames = [(frame.f_code.co_filename, lineno) for frame, lineno in traceback.walk_tb(trace)]

@@ -104,7 +104,11 @@ def _find(namespace: dict[str, Any], name: str) -> Any:
         return namespace[name]
     trainers = [other for other, value in namespace.items() if isinstance(value, Trainer)]
     near = difflib.get_close_matches(name, trainers, 1, 0)
-    hint = f"is it {near[0]}?" if near else "build the trainer in a %%mn cell"
+    hint = (
+        f"is it {near[0]}?"
+        if near
+        else f"assign your Trainer to {name} in this cell or an earlier %%mn cell"
+    )
     raise TrainerError(f"there is no variable {name!r} on this rank; {hint}")
 
 

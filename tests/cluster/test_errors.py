@@ -88,6 +88,7 @@ def test_syntax_error(two: Notebook) -> None:
     label = _label(two)
     ran = two.run("%%mn\nx = 1\nx = = 2")
     assert f"ranks 0, 1 raised SyntaxError at {label} line 3: invalid syntax" in ran.error
+    assert "%mn_debug" not in ran.error  # no line ran
     works(two)
 
 

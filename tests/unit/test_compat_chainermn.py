@@ -46,6 +46,7 @@ def test_every_way_to_import_it():
         assert CommunicatorBase is nbmn.communicators.CommunicatorBase
         assert chainermn.optimizers.create_multi_node_optimizer
         assert chainermn.__version__ == chainer.__version__
+        assert chainermn.__file__ == nbmn.__file__  # scripts show which copy they have
         assert {"links", "functions", "create_communicator"} <= set(dir(chainermn))
         files = [getattr(m, "__file__", None) or "" for m in list(sys.modules.values())]
         assert not [file for file in files if "/chainermn/" in file and "/compat/" not in file]

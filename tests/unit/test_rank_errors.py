@@ -26,6 +26,7 @@ def test_what_a_person_reads() -> None:
     error = RanksFailed(failures, Diagnosis("raised", (0, 1, 2), waits, "…"))
     freed = "rank 3 waited in barrier (cell [3] line 4) for 1.2 s, and nbmn freed it"
     assert str(error) == f"ranks 0–2 raised KeyError at cell [3] line 1: 'x'\n{freed}"
+    assert error._render_traceback_()[0].startswith("ranks 0–2 raised \x1b[31mKeyError\x1b[0m at")
     lines = [re.sub(r"\x1b\[\d*m", "", line) for line in error._render_traceback_()]
     assert lines == [
         "ranks 0–2 raised KeyError at cell [3] line 1: 'x'",

@@ -49,7 +49,7 @@ class Alias(ModuleType):
     """A module of ChainerMN's name whose content is looked up in one of nbmn's."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in ("__all__", "__version__"):
+        if name.startswith("__") and name not in ("__all__", "__file__", "__version__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(_target(self), name)
 

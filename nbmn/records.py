@@ -94,6 +94,8 @@ class Busy:
     """More about what it waits in."""
     joined: bool = False
     """The main thread waits for its end, and for nothing else."""
+    talks: bool = False
+    """It has called something of a communicator's before."""
 
 
 @dataclass(frozen=True, slots=True)

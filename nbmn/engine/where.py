@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import linecache
 import os
+import signal
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from nbmn.communicators.callers import Origin, origin
+from nbmn.communicators.interrupts import HeldInterrupt
 from nbmn.communicators.link import Link
 from nbmn.communicators.waiting import wait
 from nbmn.engine.lines import cell_label, describe
@@ -66,11 +68,28 @@ class Lookout:
             busy for thread in self._others() if (busy := self._busy(thread, thread is joined))
         )
 
-    def interrupt_threads(self) -> None:
-        """Raise KeyboardInterrupt in other threads that wait for ranks: no signal reaches them."""
-        for thread in self._others():
-            if self._waits_in(thread.ident or 0) is not None:
-                number = ctypes.c_ulong(thread.ident or 0)
+    def takes_interrupts(self) -> bool:
+        """Whether SIGINT raises KeyboardInterrupt in the main thread, as far as Python knows."""
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler or self._holds()
+
+    def _holds(self) -> bool:
+        """Whether the main thread is where half a step would lose track, and will see SIGINT."""
+        return isinstance(getattr(signal.getsignal(signal.SIGINT), "__self__", None), HeldInterrupt)
+
+    def interrupt_threads(self, main: bool = False) -> None:
+        """Raise KeyboardInterrupt in other threads that wait for ranks: no signal reaches them.
+
+        Parameters
+        ----------
+        main
+            Also in the main thread, where it waits for ranks.
+        """
+        idents = [thread.ident or 0 for thread in self._others()]
+        if main and not self._holds():
+            idents.append(self._thread)
+        for ident in idents:
+            if self._waits_in(ident) is not None:
+                number = ctypes.c_ulong(ident)
                 error = ctypes.py_object(KeyboardInterrupt)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(number, error)
 
@@ -83,13 +102,16 @@ class Lookout:
         if entry is not None:
             place, seconds = describe(entry.file, entry.line), time.monotonic() - entry.begin
             wait = self._wait(entry)
-            return Busy(thread.name, place, entry.operation, seconds, wait, joined)
+            return Busy(thread.name, place, entry.operation, seconds, wait, joined, talks=True)
+        talks = thread.ident in self._world.recorder.calls
         frames = _stack(thread.ident or 0)
         users = [frame for frame in frames if origin(frame) is Origin.OWN]
         if users:
             place = describe(users[0].f_code.co_filename, users[0].f_lineno or 0)
-            return Busy(thread.name, place, joined=joined)
-        return Busy(thread.name, joined=joined) if _may_call(thread, frames) else None
+            return Busy(thread.name, place, joined=joined, talks=talks)
+        if not _may_call(thread, frames):
+            return None
+        return Busy(thread.name, joined=joined, talks=talks)
 
     def _waits_in(self, thread: int) -> Entry | None:
         """The operation in which a thread waits for other ranks."""

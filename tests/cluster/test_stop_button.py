@@ -14,6 +14,7 @@ BODIES = {
     "a collective": "comm.rank or comm.barrier()\nwhile comm.rank: pass",
     "a collective, from both sides": "comm.recv_obj(1 - comm.rank)",
     "an await": "import asyncio; await asyncio.sleep(60)",
+    "a coroutine that never awaits": "async def f():\n    while True: pass\nawait f()",
     "a thread's result": "import threading; threading.Event().wait()",
 }
 

@@ -13,6 +13,7 @@ ALONE = {
     "in a pool": (
         "with ThreadPoolExecutor(1, 'helper') as pool: print(pool.submit(comm.barrier).done())"
     ),
+    "whose result is asked for": "ThreadPoolExecutor(1, 'helper').submit(comm.barrier).result()",
 }
 
 
@@ -50,7 +51,7 @@ def test_the_stop_button_reaches_threads(two: Notebook) -> None:
     ran = two.run(
         "%%mn\nfrom concurrent.futures import ThreadPoolExecutor\n"
         "if comm.rank == 0:\n    with ThreadPoolExecutor(1, 'helper') as pool:\n"
-        "        pool.submit(comm.barrier).result()",
+        "        pool.submit(comm.barrier).result(60)",
         on_message=shown,
         interrupt_when=lambda: shown.after < SOON,
         seconds=30,

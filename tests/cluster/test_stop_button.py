@@ -191,6 +191,17 @@ def test_a_magic_that_is_stopped_says_so_in_one_line(
     works(two)
 
 
+def test_stop_while_ranks_are_stopped(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2")
+    fresh.check(
+        "from nbmn.magics.context import Context\nstop = Context.stop\n"
+        "def press(self, *args):\n    stop(self, *args)\n    raise KeyboardInterrupt\n"
+        "Context.stop = press"
+    )
+    ran = fresh.run("%mn_stop")
+    assert ran.error == "KeyboardInterrupt: stopped while ranks were ending; none runs"
+
+
 def test_stop_while_communicators_are_renewed(two: Notebook) -> None:
     two.check(
         "from nbmn.cluster.session import Session\nimport threading\n"

@@ -100,7 +100,8 @@ class ClusterMagics(ContextMagics):
     @line_magic
     def mn_stop(self, line: str) -> None:
         """End the ranks and their processes."""
-        print("ranks stopped" if self.context.stop() else "no ranks were running")
+        with stoppable("stopped while ranks were ending; none runs"):
+            print("ranks stopped" if self.context.stop() else "no ranks were running")
 
     def _start(self, plan: Plan, ahead: Sequence[Done] = ()) -> None:
         """Start ranks instead of those that run; what is ahead is left to be done there."""

@@ -93,7 +93,9 @@ class Busy:
     wait: Wait | None = None
     """More about what it waits in."""
     joined: bool = False
-    """The main thread waits for its end, and for nothing else."""
+    """The main thread waits for its end, or its result, and for nothing else."""
+    talks: bool = False
+    """It has called something of a communicator's before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,13 +57,15 @@ def cause(
     """
     pids = {info.rank: info.pid for info in ranks}
     known = [status for status in left.values() if status is not None]
+    said = _mpiexec_said(logs)
+    if not said and len(left) == len(known) and _is_abort(known, code):
+        return f"a rank called MPI_Abort with code {code}, or MPI did, and mpiexec ended all ranks"
     if len(left) == len(known) == 1:
         status = known[0]
         by_signal = os.WIFSIGNALED(status)
         number = os.WTERMSIG(status) if by_signal else os.WEXITSTATUS(status)
         line = lines.get(next(iter(left)), "")
         return _obituary(_who(left, pids), number, by_signal, line, out_of_memory)
-    said = _mpiexec_said(logs)
     if said:
         # It may blame a rank that it ended itself: whom we saw leave first counts.
         suspects = [pids[rank] for rank in left]
@@ -83,6 +85,15 @@ def cause(
         return f"{who} exited, as by os._exit(0), and the others are of no use alone"
     line = lines.get(next(iter(left)), "") if len(left) == 1 else ""
     return _obituary(_who(left, pids), code, False, line, out_of_memory)
+
+
+def _is_abort(statuses: Collection[int], code: int | None) -> bool:
+    """Whether ranks were killed that mpiexec does not accuse, and its exit code is no signal's.
+
+    It kills all ranks then, also the one that called, and which goes first is chance.
+    """
+    killed = all(os.WIFSIGNALED(s) and os.WTERMSIG(s) == signal.SIGKILL for s in statuses)
+    return killed and code is not None and code > 0 and code % 128 != signal.SIGKILL
 
 
 def _who(ranks: Collection[int], pids: Mapping[int, int]) -> str:

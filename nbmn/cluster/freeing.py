@@ -37,4 +37,4 @@ class Freeing:
             if rank in running and now - self._when.get(rank, -FREE_AGAIN) >= FREE_AGAIN
         ]
         self._when.update(dict.fromkeys(due, now))
-        self._listener.interrupt(due, self._run)
+        self._listener.free(due, self._run)

@@ -79,6 +79,12 @@ class Listener:
         for rank in ranks:
             self._commands.append((str(rank).encode(), b"interrupt", run.encode()))
 
+    def free(self, ranks: Iterable[int], run: str) -> None:
+        """Raise KeyboardInterrupt where these ranks wait for others, whatever their code has made
+        of SIGINT; if they still run that cell."""
+        for rank in ranks:
+            self._commands.append((str(rank).encode(), b"free", run.encode()))
+
     def ask_where(self, ranks: Iterable[int]) -> None:
         """Ask ranks for their stacks; answers come to :attr:`stacks`."""
         for rank in ranks:

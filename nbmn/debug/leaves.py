@@ -52,7 +52,7 @@ def array_of(value: Any) -> Any:
     """The value as an array to compare number by number; None if it is none."""
     if isinstance(value, np.ndarray):
         return np.asarray(value) if is_numbers(value) else None
-    if type(value).__module__.partition(".")[0] == "cupy" and hasattr(value, "dtype"):
+    if str(type(value).__module__).partition(".")[0] == "cupy" and hasattr(value, "dtype"):
         return value
     chainer = sys.modules.get("chainer")
     if chainer is not None and isinstance(value, chainer.Variable):
@@ -64,7 +64,7 @@ def is_numbers(array: np.ndarray) -> bool:
     """Whether an array is what its elements are, and has neither objects, mask nor attributes."""
     if array.dtype.hasobject or isinstance(array, np.ma.MaskedArray):
         return False
-    return type(array).__module__.startswith("numpy") or not getattr(array, "__dict__", None)
+    return str(type(array).__module__).startswith("numpy") or not getattr(array, "__dict__", None)
 
 
 def on_host(array: Any) -> np.ndarray:

@@ -97,7 +97,7 @@ def parts(value: Any) -> Parts | Opaque:
 
 def is_of_mpi(value: Any) -> bool:
     """Whether a value is a rank's own way to reach others: a communicator, a request."""
-    return type(value).__module__.startswith(_MPI)
+    return str(type(value).__module__).startswith(_MPI)
 
 
 def name(value: Any) -> str:

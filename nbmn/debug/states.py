@@ -50,6 +50,8 @@ class RankState:
     """The name of such a thread."""
     joined: bool = False
     """Of such a thread: the main one waits for its end, and for nothing else."""
+    talks: bool = False
+    """Of such a thread: it has called something of a communicator's before."""
 
     @property
     def ended(self) -> bool:
@@ -98,6 +100,7 @@ def _with_threads(state: RankState, beat: Heartbeat, age: float) -> RankState:
             blocked="",
             thread=busy.thread,
             joined=busy.joined,
+            talks=busy.talks,
         )
         for busy in beat.threads
     )

@@ -22,8 +22,14 @@ class Need:
 
 
 def agents(state: RankState) -> tuple[RankState, ...]:
-    """A rank's threads that may call something: the main one, and others of the user's."""
-    return (state, *state.threads)
+    """A rank's threads that may call something: the main one, and others of the user's.
+
+    Where the main one failed, only those that have talked to ranks before: a thread that reads
+    ahead, or draws a progress bar, lives on, and will not make the call that failed to come.
+    """
+    if state.state != "failed":
+        return (state, *state.threads)
+    return (state, *(thread for thread in state.threads if thread.talks))
 
 
 def need(state: RankState, states: States) -> Need:

@@ -6,12 +6,13 @@ import asyncio
 import bdb
 import io
 import os
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, nullcontext
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from IPython import get_ipython
@@ -25,6 +26,7 @@ from nbmn.engine.origins import follows_interrupt, origin
 from nbmn.engine.out_of_memory import alike, explain, wanted_memory
 from nbmn.engine.refusal import Refusal
 from nbmn.engine.reporter import Reporter, reporter
+from nbmn.engine.streams import restore_streams, streams
 from nbmn.engine.tracebacks import users_part
 from nbmn.engine.unheard import Unheard
 from nbmn.messages import CellError, CellReply, CellRequest
@@ -62,6 +64,7 @@ class CellCompiler(CachingCompiler):
 
 def prepare_shell(shell: InteractiveShell) -> None:
     """Make the engine's shell name cells as the notebook does, and await at top level."""
+    streams()
     shell.compile = CellCompiler()
     shell.loop_runner = _run_coroutine
     # The notebook shows a failure once, for all ranks; IPython would format it here as well,
@@ -132,9 +135,28 @@ def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     asyncio._set_running_loop(None)
     try:
         with asyncio.Runner() as runner:
-            return runner.run(coroutine)
+            return runner.run(_interruptible(coroutine))
     finally:
         asyncio._set_running_loop(outer)
+
+
+async def _interruptible(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Await, and raise KeyboardInterrupt at once in code that does not.
+
+    asyncio only cancels at the first interrupt, which is seen at the next ``await``.
+    """
+    cancel = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if asyncio.current_task() is not None or not callable(cancel):
+            raise KeyboardInterrupt
+        cancel(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        return await coroutine
+    finally:
+        signal.signal(signal.SIGINT, cancel)
 
 
 def run_cell(request: CellRequest) -> CellReply:
@@ -152,6 +174,7 @@ def run_cell(request: CellRequest) -> CellReply:
 
     answer, late = guarded(request.run, work)
     value, summary = answer or (None, bare(late or KeyboardInterrupt()))
+    restore_streams()
     reported = line.has_reported
     line.end(*_status(summary))
     return CellReply(line.rank, summary, value, reported, _broken())

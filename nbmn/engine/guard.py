@@ -37,6 +37,7 @@ def _work(run: str, work: Callable[[], T], traced: bool) -> tuple[T | None, Base
     error: BaseException | None = None
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         reporter().begin(run)
         phases().begin_run(run, traced)
         value = work()

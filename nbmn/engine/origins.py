@@ -7,6 +7,8 @@ import linecache
 import traceback
 from types import FrameType
 
+from nbmn.engine.tracebacks import defined_in
+
 
 def origin(error: BaseException) -> BaseException | None:
     """The user's error that a ``finally`` was passing on when nbmn raised this one there.
@@ -33,8 +35,7 @@ def follows_interrupt(error: BaseException) -> bool:
 
 
 def _is_ours(error: BaseException) -> bool:
-    module = type(error).__module__.partition(".")[0]
-    return module == "nbmn" or isinstance(error, KeyboardInterrupt)
+    return defined_in(error) == "nbmn" or isinstance(error, KeyboardInterrupt)
 
 
 def _passed_on(before: BaseException, error: BaseException) -> bool:

@@ -27,6 +27,7 @@ from nbmn.engine.memory_owners import (
     variables,
 )
 from nbmn.engine.nvml import DriverError, gpu_of
+from nbmn.engine.tracebacks import defined_in
 from nbmn.gpu.memory import Block, Holder, Root, holders
 from nbmn.gpu.memory_report import Account, Neighbour, Pool, report
 from nbmn.gpu.runtime import this_gpu
@@ -118,7 +119,7 @@ def asked(error: BaseException) -> int | None:
 
 
 def _is_of_gpu(error: BaseException) -> bool:
-    library = type(error).__module__.partition(".")[0]
+    library = defined_in(error)
     return library in _LIBRARIES and _WORDS.search(str(error)) is not None
 
 

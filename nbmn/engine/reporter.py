@@ -79,6 +79,7 @@ class Reporter:
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._cancelled: deque[str] = deque(maxlen=16)
+        self._freed = ""
 
     @property
     def connected(self) -> bool:
@@ -216,6 +217,8 @@ class Reporter:
                 heard = time.monotonic()
                 if command == b"interrupt":
                     self._interrupt(arguments[0].decode())
+                elif command == b"free":
+                    self._free(arguments[0].decode())
                 elif command == b"answer":
                     self._answer(*arguments)
                 elif command == b"where":
@@ -306,10 +309,20 @@ class Reporter:
             else:
                 self._cancelled.append(run)  # ended already, or not begun yet
 
-    def _interrupt_threads(self) -> None:
+    def _free(self, run: str) -> None:
+        again, self._freed = run == self._freed, run
+        # What the user's code has SIGINT call is no answer to a wait that the user did not stop.
+        if self.lookout is None or (not again and self.lookout.takes_interrupts()):
+            self._interrupt(run)
+            return
+        with self._lock:
+            if run == self._run:
+                self._interrupt_threads(main=True)
+
+    def _interrupt_threads(self, main: bool = False) -> None:
         if self.lookout is not None:
             try:
-                self.lookout.interrupt_threads()
+                self.lookout.interrupt_threads(main)
             except Exception:  # noqa: BLE001 - it is logged
                 self._complain("cannot interrupt what waits in threads")
 

@@ -32,8 +32,17 @@ def users_part(error: BaseException) -> TracebackType | None:
 
 
 def _refuses(error: BaseException) -> bool:
-    own = type(error).__module__.partition(".")[0] == "nbmn"
-    return own or type(error) in (TypeError, ValueError, RuntimeError, KeyboardInterrupt)
+    return defined_in(error) == "nbmn" or type(error) in (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        KeyboardInterrupt,
+    )
+
+
+def defined_in(error: BaseException) -> str:
+    """The package of an exception's class, which may have been made with anything for a module."""
+    return str(type(error).__module__).partition(".")[0]
 
 
 def _module(step: TracebackType) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import linecache
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures.thread import _WorkItem
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators.callers import Origin, origin
+from nbmn.communicators.interrupts import HeldInterrupt
 from nbmn.communicators.link import Link
 from nbmn.communicators.waiting import wait
 from nbmn.engine.lines import cell_label, describe
@@ -61,16 +65,31 @@ class Lookout:
         Not those of libraries: iterators that read ahead, averaging in the background, the
         kernel's own, and the idle ones of a pool, which call only what the user has them call.
         """
-        joined = joins(_stack(self._thread))
-        return tuple(
-            busy for thread in self._others() if (busy := self._busy(thread, thread is joined))
-        )
+        awaited = awaits(_stack(self._thread))
+        return tuple(busy for thread in self._others() if (busy := self._busy(thread, awaited)))
 
-    def interrupt_threads(self) -> None:
-        """Raise KeyboardInterrupt in other threads that wait for ranks: no signal reaches them."""
-        for thread in self._others():
-            if self._waits_in(thread.ident or 0) is not None:
-                number = ctypes.c_ulong(thread.ident or 0)
+    def takes_interrupts(self) -> bool:
+        """Whether SIGINT raises KeyboardInterrupt in the main thread, as far as Python knows."""
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler or self._holds()
+
+    def _holds(self) -> bool:
+        """Whether the main thread is where half a step would lose track, and will see SIGINT."""
+        return isinstance(getattr(signal.getsignal(signal.SIGINT), "__self__", None), HeldInterrupt)
+
+    def interrupt_threads(self, main: bool = False) -> None:
+        """Raise KeyboardInterrupt in other threads that wait for ranks: no signal reaches them.
+
+        Parameters
+        ----------
+        main
+            Also in the main thread, where it waits for ranks.
+        """
+        idents = [thread.ident or 0 for thread in self._others()]
+        if main and not self._holds():
+            idents.append(self._thread)
+        for ident in idents:
+            if self._waits_in(ident) is not None:
+                number = ctypes.c_ulong(ident)
                 error = ctypes.py_object(KeyboardInterrupt)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(number, error)
 
@@ -78,18 +97,22 @@ class Lookout:
         here = threading.get_ident()
         return [t for t in threading.enumerate() if t.ident not in (self._thread, here)]
 
-    def _busy(self, thread: threading.Thread, joined: bool) -> Busy | None:
+    def _busy(self, thread: threading.Thread, awaited: object) -> Busy | None:
+        frames = _stack(thread.ident or 0)
+        joined = awaited is not None and awaited in (thread, _computes(frames))
         entry = self._waits_in(thread.ident or 0)
         if entry is not None:
             place, seconds = describe(entry.file, entry.line), time.monotonic() - entry.begin
             wait = self._wait(entry)
-            return Busy(thread.name, place, entry.operation, seconds, wait, joined)
-        frames = _stack(thread.ident or 0)
+            return Busy(thread.name, place, entry.operation, seconds, wait, joined, talks=True)
+        talks = thread.ident in self._world.recorder.calls
         users = [frame for frame in frames if origin(frame) is Origin.OWN]
         if users:
             place = describe(users[0].f_code.co_filename, users[0].f_lineno or 0)
-            return Busy(thread.name, place, joined=joined)
-        return Busy(thread.name, joined=joined) if _may_call(thread, frames) else None
+            return Busy(thread.name, place, joined=joined, talks=talks)
+        if not _may_call(thread, frames):
+            return None
+        return Busy(thread.name, joined=joined, talks=talks)
 
     def _waits_in(self, thread: int) -> Entry | None:
         """The operation in which a thread waits for other ranks."""
@@ -162,12 +185,21 @@ def _stack(thread: int) -> list[FrameType]:
     return frames
 
 
-def joins(frames: Sequence[FrameType]) -> threading.Thread | None:
-    """The thread that another, with these frames, waits for, if only its end lets it go on."""
-    code = threading.Thread.join.__code__
-    for frame in frames[:2]:  # what it calls to wait differs from one Python to the next
-        if frame.f_code is code and frame.f_locals.get("timeout") is None:
+def awaits(frames: Sequence[FrameType]) -> threading.Thread | Future[Any] | None:
+    """The thread, or the result of a pool's thread, without which another, with these frames,
+    cannot go on."""
+    codes = (threading.Thread.join.__code__, Future.result.__code__)
+    for frame in frames[:2]:  # what they call to wait differs from one Python to the next
+        if frame.f_code in codes and frame.f_locals.get("timeout") is None:
             return frame.f_locals.get("self")
+    return None
+
+
+def _computes(frames: Sequence[FrameType]) -> Future[Any] | None:
+    """The result at which a pool's thread is at work."""
+    for frame in frames:
+        if frame.f_code is _WorkItem.run.__code__:
+            return getattr(frame.f_locals.get("self"), "future", None)
     return None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from notebook_kernel import Notebook, Ran, works
+from zoo import SOON
 
 CAUGHT = {
     "a checkpoint is saved": (
@@ -31,6 +33,31 @@ def test_a_cell_in_which_ranks_were_freed_has_failed(two: Notebook, body: str) -
     ran = two.run(f"%%mn\n{body}", seconds=20)
     assert ran.error_name == "RanksStuck"
     assert "rank 1 has finished the cell; rank 0 waited in " in ran.error
+    works(two)
+
+
+SIGNALS = {
+    "ignores it": "signal.signal(signal.SIGINT, signal.SIG_IGN)",
+    "notes it": "signal.signal(signal.SIGINT, lambda *_: None)",
+    "raises": "signal.signal(signal.SIGINT, lambda *_: 1 / 0)",
+    "blocks it": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])",
+    "runs in asyncio": "await asyncio.sleep(0)",
+}
+
+
+@pytest.mark.parametrize("body", SIGNALS.values(), ids=SIGNALS.keys())
+def test_ranks_are_freed_whatever_their_code_makes_of_the_signal(two: Notebook, body: str) -> None:
+    began = time.monotonic()
+    ran = two.run(f"%%mn\nimport asyncio, signal\n{body}\nif comm.rank: 1 / 0\ncomm.barrier()")
+    took = time.monotonic() - began
+    assert "rank 1 raised ZeroDivisionError at " in ran.error
+    assert "rank 0 waited in barrier #" in ran.error
+    assert "rank 0 raised" not in ran.error
+    assert took < SOON
+    works(two)
+    # The next cell can be interrupted as ever.
+    ran = two.run("%%mn\nif comm.rank: 1 / 0\ncomm.barrier()", seconds=20)
+    assert "rank 0 waited in barrier #" in ran.error
     works(two)
 
 

@@ -111,6 +111,21 @@ def test_classes_the_notebook_does_not_know(two: Notebook) -> None:
     assert "raised Worse" in two.run("%%mn\nraise Worse").error
     two.check("%%mn\nclass Base(BaseException): pass")
     assert "raised Base" in two.run("%%mn\nraise Base('x')").error
+    two.check("%%mn\nNowhere = type('Nowhere', (MemoryError,), {'__module__': None})")
+    assert "raised Nowhere at cell" in two.run("%%mn\nraise Nowhere('x')").error
+    works(two)
+
+
+def test_an_output_that_cannot_be_flushed_is_put_back(two: Notebook) -> None:
+    """The engine flushes it before it answers, and would never."""
+    two.check("%%mn\nimport sys\nif comm.rank == 1: sys.stdout = sys.stderr = None")
+    ran = two.run(
+        "%%mn\nprint('x')\nclass Full:\n    def flush(self): raise OSError\n"
+        "sys.stdout = Full()\n1 / 0"
+    )
+    assert "ranks 0, 1 raised ZeroDivisionError" in ran.error
+    assert ran.text == "ranks 0, 1:\nx"
+    assert two.check("%mn print('y')").text == "ranks 0, 1:\ny"
     works(two)
 
 

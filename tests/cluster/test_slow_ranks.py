@@ -146,6 +146,19 @@ def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
     works(zoo, RANKS)
 
 
+def test_a_rank_that_aborts_mpi(zoo: Notebook) -> None:
+    zoo.check("%mn_restart")
+    ran = zoo.run(
+        "%%mn\nfrom mpi4py import MPI\nif comm.rank == 2: MPI.COMM_WORLD.Abort(3)\ncomm.barrier()"
+    )
+    assert "a rank called MPI_Abort with code 3" in ran.error
+    assert "killed by" not in ran.error
+    zoo.check("%mn_restart")
+    zoo.check(SETUP)
+    zoo.check("%mn kept = comm.rank")
+    works(zoo, RANKS)
+
+
 def test_a_crash_in_the_first_moment_is_told_with_its_line(fresh: Notebook) -> None:
     """No heartbeat has told of the cell yet, and the last one was of an earlier cell."""
     fresh.check("%mn_start 2")

@@ -14,6 +14,7 @@ BODIES = {
     "a collective": "comm.rank or comm.barrier()\nwhile comm.rank: pass",
     "a collective, from both sides": "comm.recv_obj(1 - comm.rank)",
     "an await": "import asyncio; await asyncio.sleep(60)",
+    "a coroutine that never awaits": "async def f():\n    while True: pass\nawait f()",
     "a thread's result": "import threading; threading.Event().wait()",
 }
 
@@ -188,6 +189,17 @@ def test_a_magic_that_is_stopped_says_so_in_one_line(
         two.check(f"module.{name} = before")
     assert ran.error == f"KeyboardInterrupt: {told}; the ranks were not"
     works(two)
+
+
+def test_stop_while_ranks_are_stopped(fresh: Notebook) -> None:
+    fresh.check("%mn_start 2")
+    fresh.check(
+        "from nbmn.magics.context import Context\nstop = Context.stop\n"
+        "def press(self, *args):\n    stop(self, *args)\n    raise KeyboardInterrupt\n"
+        "Context.stop = press"
+    )
+    ran = fresh.run("%mn_stop")
+    assert ran.error == "KeyboardInterrupt: stopped while ranks were ending; none runs"
 
 
 def test_stop_while_communicators_are_renewed(two: Notebook) -> None:

@@ -13,6 +13,7 @@ ALONE = {
     "in a pool": (
         "with ThreadPoolExecutor(1, 'helper') as pool: print(pool.submit(comm.barrier).done())"
     ),
+    "whose result is asked for": "ThreadPoolExecutor(1, 'helper').submit(comm.barrier).result()",
 }
 
 
@@ -29,12 +30,28 @@ def test_a_collective_that_a_thread_alone_calls_ends_the_cell(two: Notebook, cod
     works(two)
 
 
+def test_a_thread_that_reads_ahead_keeps_no_failed_rank_alive(two: Notebook) -> None:
+    label = two.next_cell()
+    ran = two.run(
+        "%%mn\nfrom queue import Queue\nfrom threading import Thread\nqueue = Queue(2)\n"
+        "def feed():\n    for i in range(6): queue.put(i)\n"
+        "Thread(target=feed, daemon=True).start()\n"
+        "for i in range(3):\n    queue.get()\n    if comm.rank == 1 and i == 1: 1 / 0\n"
+        "    comm.barrier()",
+        seconds=30,
+    )
+    assert f"rank 1 raised ZeroDivisionError at {label} line 10" in ran.error
+    assert re.search(rf"rank 0 waited in barrier #\d+ \({re.escape(label)} line 11\)", ran.error)
+    two.check("%%mn\nwhile not queue.empty(): queue.get()")
+    works(two)
+
+
 def test_the_stop_button_reaches_threads(two: Notebook) -> None:
     shown = Shown("its thread helper_0 waits in barrier #")
     ran = two.run(
         "%%mn\nfrom concurrent.futures import ThreadPoolExecutor\n"
         "if comm.rank == 0:\n    with ThreadPoolExecutor(1, 'helper') as pool:\n"
-        "        pool.submit(comm.barrier).result()",
+        "        pool.submit(comm.barrier).result(60)",
         on_message=shown,
         interrupt_when=lambda: shown.after < SOON,
         seconds=30,

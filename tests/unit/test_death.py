@@ -133,7 +133,13 @@ def test_how_a_process_ended(code, status):
 def test_what_the_system_knows_counts_more_than_what_mpiexec_says():
     logs = MPICH.format(pid=100, code=9) + BY_SIGNAL
     assert cause(logs, RANKS, {1: EXITED_3}, 9).startswith("rank 1 (pid 101) exited with code 3")
-    assert cause("", RANKS, {1: KILLED}, 3).startswith("rank 1 (pid 101) was killed by SIGKILL")
+    assert cause("", RANKS, {1: KILLED}, 9).startswith("rank 1 (pid 101) was killed by SIGKILL")
+
+
+@pytest.mark.parametrize("left", [{1: KILLED}, {0: KILLED, 1: KILLED}, {}])
+def test_who_aborted_is_not_made_up(left: dict[int, int | None]) -> None:
+    """mpiexec kills all ranks then, in any order, and accuses none."""
+    assert cause("", RANKS, left, 3).startswith("a rank called MPI_Abort with code 3")
 
 
 def test_a_process_that_lives_has_no_status():

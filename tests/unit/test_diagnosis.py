@@ -167,6 +167,16 @@ def test_nothing_is_certain_while_a_thread_may_call_what_is_missing() -> None:
     assert deadlock(states(lonely, waits, over(2), over(3))) is not None
 
 
+def test_a_thread_of_a_rank_that_failed_helps_only_if_it_talks() -> None:
+    reads_ahead = beside(raised(1), runs(1))
+    others = [waiting(rank) for rank in (0, 2, 3)]
+    found = deadlock(states(*others, reads_ahead))
+    assert found is not None
+    assert (found.kind, found.culprits) == ("raised", (1,))
+    talks = beside(raised(1), runs(1, talks=True))
+    assert deadlock(states(*others, talks)) is None
+
+
 def test_a_thread_has_come_where_its_rank_is_needed() -> None:
     there = beside(runs(1), waiting(1))
     assert need(waiting(0), states(waiting(0), there)).ranks == frozenset()

@@ -67,7 +67,8 @@ def running(target: Callable[[], object]) -> Iterator[threading.Thread]:
 
 
 def looked(entries: dict[int, Entry] | None = None) -> Lookout:
-    recorder = SimpleNamespace(last=({} if entries is None else entries).get)
+    known = {} if entries is None else entries
+    recorder = SimpleNamespace(last=known.get, calls=known)
     world = SimpleNamespace(recorder=recorder, links=list, creation=lambda: (0, 0, ()))
     return Lookout(world)  # type: ignore[arg-type]
 

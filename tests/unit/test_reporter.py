@@ -139,7 +139,10 @@ class Seen:
     def threads(self) -> tuple[Busy, ...]:
         return (Busy("T", "cell [1] line 2"),)
 
-    def interrupt_threads(self) -> None:
+    def takes_interrupts(self) -> bool:
+        return True
+
+    def interrupt_threads(self, main: bool = False) -> None:
         pass
 
     def line(self) -> str:

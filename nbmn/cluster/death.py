@@ -93,7 +93,7 @@ def _is_abort(statuses: Collection[int], code: int | None) -> bool:
     It kills all ranks then, also the one that called, and which goes first is chance.
     """
     killed = all(os.WIFSIGNALED(s) and os.WTERMSIG(s) == signal.SIGKILL for s in statuses)
-    return killed and code is not None and code > 0 and code % 128 != signal.SIGKILL
+    return killed and code is not None and 0 < code < 128 and code != signal.SIGKILL
 
 
 def _who(ranks: Collection[int], pids: Mapping[int, int]) -> str:

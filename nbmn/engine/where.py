@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from concurrent.futures.thread import _WorkItem
-from types import FrameType
+from concurrent.futures import thread as pools
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators.callers import Origin, origin
@@ -198,9 +198,15 @@ def awaits(frames: Sequence[FrameType]) -> threading.Thread | Future[Any] | None
 def _computes(frames: Sequence[FrameType]) -> Future[Any] | None:
     """The result at which a pool's thread is at work."""
     for frame in frames:
-        if frame.f_code is _WorkItem.run.__code__:
+        if frame.f_code is _pool_runs():
             return getattr(frame.f_locals.get("self"), "future", None)
     return None
+
+
+def _pool_runs() -> CodeType | None:
+    """What runs on a pool's thread; no public name leads to it (as of Python 3.13)."""
+    item = getattr(pools, "_WorkItem", None)
+    return None if item is None else item.run.__code__
 
 
 def _may_call(thread: threading.Thread, frames: Sequence[FrameType]) -> bool:

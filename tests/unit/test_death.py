@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 
@@ -140,6 +141,7 @@ def test_what_the_system_knows_counts_more_than_what_mpiexec_says():
 def test_who_aborted_is_not_made_up(left: dict[int, int | None]) -> None:
     """mpiexec kills all ranks then, in any order, and accuses none."""
     assert cause("", RANKS, left, 3).startswith("a rank called MPI_Abort with code 3")
+    assert "MPI_Abort" not in cause("", RANKS, left, 128 + signal.SIGTERM)  # mpiexec itself ended
 
 
 def test_a_process_that_lives_has_no_status():

@@ -36,6 +36,12 @@ def check_allreduce_takes_any_layout(comm):
         np.testing.assert_array_equal(comm.allreduce(view), view * np.float32(comm.size))
 
 
+def check_a_tuple_of_nothing(comm):
+    assert comm.allreduce(()) == ()
+    assert comm.bcast(()) == ()
+    assert comm.allgather(()) == ((),) * comm.size
+
+
 def check_float16_sum_is_rounded_once(comm):
     # In float16, 2048 + 1 is 2048 again; summed wider, three such ranks differ.
     inputs = [np.float16(2048), np.float16(1), np.float16(1)][: comm.size]

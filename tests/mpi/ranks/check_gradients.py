@@ -168,7 +168,8 @@ def check_integers_have_no_gradients(comm):
         model.mask = chainer.Parameter(np.array([True, False]))
         model.w = chainer.Parameter(np.ones(2, "f4"))
     comm.multi_node_mean_grad(model, zero_fill=True)
-    assert model.count.grad is None and model.mask.grad is None
+    assert model.count.grad is None
+    assert model.mask.grad is None
     np.testing.assert_array_equal(model.w.grad, np.zeros(2, "f4"))
     if comm.rank == comm.size - 1:
         model.count.grad = np.array([2, 4])

@@ -46,8 +46,8 @@ class Message:
 
     @property
     def on_device(self) -> bool:
-        """All of it is CuPy arrays."""
-        return all(form.on_device for form in self.forms)
+        """All of it is CuPy arrays, and it is not empty."""
+        return bool(self.forms) and all(form.on_device for form in self.forms)
 
     @property
     def nbytes(self) -> int:

@@ -64,6 +64,10 @@ class Link:
         ledger.code = code_of(uid, 0)
         self.broken: str | None = None
         self.lost = False
+        self._remedy = (
+            "renew it: nbmn.communicators.world().renew() on all ranks "
+            "(in a notebook this happens before the next cell)"
+        )
         self.worker: Worker | None = None
         """Whose thread talks over this link while it is not idle."""
         self._peers = peers
@@ -214,10 +218,11 @@ class Link:
         if self.broken is None:
             self.broken = _cause(error)
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, remedy: str = "create it again on all ranks") -> None:
         """Break for good: some of its ranks no longer hold it."""
         self.broken = why
         self.lost = True
+        self._remedy = remedy
 
     def _message(
         self,
@@ -241,14 +246,8 @@ class Link:
         self.finish(operation)
 
     def _unusable(self) -> BrokenCommunicatorError:
-        remedy = (
-            "create it again on all ranks"
-            if self.lost
-            else "renew it: nbmn.communicators.world().renew() on all ranks "
-            "(in a notebook this happens before the next cell)"
-        )
         return BrokenCommunicatorError(
-            f"rank {self.rank}: this communicator {self.broken}; {remedy}"
+            f"rank {self.rank}: this communicator {self.broken}; {self._remedy}"
         )
 
 

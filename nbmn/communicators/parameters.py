@@ -69,7 +69,7 @@ def read_grads(params: Sequence[tuple[str, Parameter]], zero_fill: bool) -> tupl
         else:
             grad = param.grad
             arrays.append(grad)
-            present = zero_fill or grad is not None
+            present = grad is not None or (zero_fill and _has_gradients(value.dtype))
             fields = (name, value.shape, value.dtype.str, present, on_device(value))
             entries.append(new(Entry, fields))
     return arrays, tuple(entries)
@@ -83,10 +83,19 @@ def grad_table(
         Entry(name, None, "", False)
         if (array := param.array) is None
         else Entry(
-            name, array.shape, array.dtype.str, zero_fill or grad is not None, on_device(array)
+            name,
+            array.shape,
+            array.dtype.str,
+            grad is not None or (zero_fill and _has_gradients(array.dtype)),
+            on_device(array),
         )
         for (name, param), grad in zip(params, grads, strict=True)
     )
+
+
+def _has_gradients(dtype: np.dtype) -> bool:
+    # Optimizers leave integers alone, as long as these have no gradient.
+    return dtype.kind in "fc"
 
 
 def check_together(tables: Sequence[Table]) -> None:
@@ -177,20 +186,22 @@ def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tupl
     Parameters
     ----------
     summed
-        Widen dtypes to what can be summed (float16 travels as float32).
+        For a mean: widen dtypes to what can be summed (float16 travels as float32).
     wire
         The dtype in which values travel; None for their own.
 
     Raises
     ------
     TypeError
-        Values of some dtype cannot be summed.
+        Values of some dtype cannot be summed, or have no mean in it.
     ValueError
         Host memory has no values of the dtype ``wire``.
     """
     check_wire(wire)
 
     def travelling(own: np.dtype) -> np.dtype:
+        if summed and not _has_gradients(own):
+            raise TypeError(f"gradients of dtype {own} cannot be averaged: use floats")
         dtype = np.dtype(wire) if wire is not None and own.kind == "f" else own
         return summing_dtype(dtype) if summed else dtype
 

@@ -52,13 +52,16 @@ class Training(Group):
             With the same parameters on all ranks.
         zero_fill
             What to do with gradients that are None on all ranks: leave them (False), or
-            make them zeros (True). Parameters that are not initialised are left.
+            make them zeros (True). Parameters of integers, and those that are not initialised,
+            are left.
 
         Raises
         ------
         MismatchError
             On all ranks: the parameters differ in name, shape or dtype, or some are initialised
             on some ranks only.
+        TypeError
+            On all ranks: a gradient is of integers.
         """
         self._average(model, models.Terms(zero_fill, wire=self._wire))
 

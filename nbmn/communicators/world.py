@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+_IN_FORKS = (
+    "MPI does not work in forks; let the rank itself communicate, or start the process by spawn "
+    "or forkserver"
+)
+
+
 class World:
     """This process among all ranks; use :func:`world`.
 
@@ -40,6 +47,8 @@ class World:
         self.track = self.recorder
         self._links: weakref.WeakValueDictionary[Uid, Link] = weakref.WeakValueDictionary()
         self._state = State(control, Nursery(control), self._links)
+        self.forsaken = False
+        """This process is a fork, and none of the ranks."""
         self._ticket = self._completed = 0
         self._round: Steps | None = None
         self._step: Callable[[], bool] | None = None
@@ -156,6 +165,15 @@ class World:
         if self._links.pop(link.uid, None) is not None:
             link.lose("was finalized")
 
+    def forsake(self) -> None:
+        """Let go of all communicators: this process is a fork of the rank; local.
+
+        It has the rank's shared memory, and would take the rank's part with those who wait there.
+        """
+        self.forsaken = True
+        for link in self.links():
+            link.lose("is that of the process from which this one was forked", _IN_FORKS)
+
     def renew(self, ticket: int | None = None) -> bool:
         """Make every live communicator usable again; collective over all ranks.
 
@@ -222,16 +240,26 @@ def world() -> World:
     """Return this process's world; collective over all ranks the first time, then local.
 
     The first call initialises MPI. Without ``mpiexec`` it is a world of one rank.
+
+    Raises
+    ------
+    RuntimeError
+        This process is a fork of one in which that was called.
     """
     if _make.cache_info().currsize:
-        return _make()
+        made = _make()
+        if made.forsaken:
+            raise RuntimeError(f"this process was forked from rank {made.rank}: {_IN_FORKS}")
+        return made
     with HeldInterrupt():
         return _make()
 
 
 @functools.cache
 def _make() -> World:
-    return World()
+    made = World()
+    os.register_at_fork(after_in_child=made.forsake)
+    return made
 
 
 def current_activity() -> Activity | None:

@@ -32,7 +32,7 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
     actual_evaluator
         A ``chainer.training.extensions.Evaluator``, which is left as it is. If its class
         overrides ``evaluate``, that is called on each rank, and what it returns counts with the
-        number of examples that it took from the main iterator.
+        number of examples that it took from the main iterator; if none, with all of its dataset.
     communicator
         The ranks to evaluate on. Calling the result is collective over them; an exception
         in the evaluation on one rank is an error on all.
@@ -142,29 +142,38 @@ def _evaluate_custom(evaluator: Any) -> Sums:
     original = evaluator.get_iterator("main")
     if is_empty(original):
         return {}
+    dataset = getattr(original, "dataset", None)
     counting = _CountingIterator(original)
-    counted = copy.copy(evaluator)
-    counted.__class__ = type(evaluator).__base__  # without our evaluate
-    counted._iterators = {**evaluator.get_all_iterators(), "main": counting}
+    own = evaluator._iterators
+    evaluator._iterators = {**own, "main": counting}
+    try:
+        # Of the evaluator itself, as it may keep something for the next time.
+        result = type(evaluator).__base__.evaluate(evaluator)
+    finally:
+        evaluator._iterators = own
     sums: Sums = {}
-    result = counted.evaluate()
-    add(sums, result, counting.count)
+    # Who takes no examples from the iterator may read its dataset.
+    add(sums, result, sum(counting.counts) or (1 if dataset is None else len(dataset)))
     return sums
 
 
 class _CountingIterator:
     """Passes everything on to an iterator and counts the examples."""
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: Any, counts: list[int] | None = None) -> None:
         self._iterator = iterator
-        self.count = 0
+        self.counts = [] if counts is None else counts
+        """Of each batch; those of copies too."""
+
+    def __copy__(self) -> _CountingIterator:
+        return _CountingIterator(copy.copy(self._iterator), self.counts)
 
     def __iter__(self) -> _CountingIterator:
         return self
 
     def __next__(self) -> Any:
         batch = next(self._iterator)
-        self.count += len(batch)
+        self.counts.append(len(batch))
         return batch
 
     next = __next__

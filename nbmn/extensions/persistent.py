@@ -10,6 +10,7 @@ import numpy as np
 from chainer.training import extension
 
 from nbmn.communicators.errors import MismatchError
+from nbmn.extensions.together import together
 
 if TYPE_CHECKING:
     from chainer import Link
@@ -36,7 +37,7 @@ class AllreducePersistent(extension.Extension):
     Parameters
     ----------
     model
-        Its persistents are averaged, in place.
+        Its persistents are averaged, in place where they can be written to.
     comm
         The ranks. Calling the extension is collective over them.
     """
@@ -56,12 +57,15 @@ class AllreducePersistent(extension.Extension):
         MismatchError
             On all ranks: an array has another shape or dtype on another rank, or the ranks'
             models have different persistents.
+        Exception
+            On all ranks: the model of one is no link.
         """
-        places = _places(self.model)
-        mine = {
-            name: _describe(getattr(link, attribute))
-            for name, (link, attribute) in sorted(places.items())
-        }
+        with together(self.comm, "AllreducePersistent"):
+            places = _places(self.model)
+            mine = {
+                name: _describe(getattr(link, attribute))
+                for name, (link, attribute) in sorted(places.items())
+            }
         everyone = self.comm.allgather_obj(mine)
         counts = agreed(everyone)
         if not counts:
@@ -72,9 +76,9 @@ class AllreducePersistent(extension.Extension):
         )
         for (name, (kept, count)), total in zip(counts.items(), summed, strict=True):
             link, attribute = places[name]
-            mean = (total / count).astype(kept.dtype)
+            mean = xp.asarray(total / count, kept.dtype)  # of a scalar, too
             array = getattr(link, attribute)
-            if array is None:
+            if array is None or not getattr(array.flags, "writeable", True):
                 setattr(link, attribute, mean)
             else:
                 array[...] = mean

@@ -41,49 +41,23 @@ def create_mnbn_model(
         There is no such backend, or the communicator does not use it.
     """
     check_backend(comm, communication_backend)
-    return _Replacing(comm).of(copy.deepcopy(link))
+    model = copy.deepcopy(link)
+    for each in model.links():
+        if isinstance(each, BatchNormalization):
+            _make_multi_node(each, comm)
+    return model
 
 
-class _Replacing:
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
-        self._done: dict[int, chainer.Link] = {}
-        # Ids are those of living objects.
-        self._seen: list[chainer.Link] = []
-
-    def of(self, link: chainer.Link) -> chainer.Link:
-        """Return what takes the place of a link; its children are replaced in it."""
-        if id(link) not in self._done:
-            self._seen.append(link)
-            self._done[id(link)] = self._replaced(link)
-        return self._done[id(link)]
-
-    def _replaced(self, link: chainer.Link) -> chainer.Link:
-        if isinstance(link, BatchNormalization):
-            return self._multi_node(link)
-        if isinstance(link, chainer.Chain):
-            for name in link._children:
-                link.__dict__[name] = self.of(link.__dict__[name])
-        elif isinstance(link, chainer.ChainList):
-            link._children[:] = map(self.of, link._children)
-            if isinstance(link, chainer.Sequential):
-                link._layers[:] = [
-                    self.of(layer) if isinstance(layer, chainer.Link) else layer
-                    for layer in link._layers
-                ]
-        return link
-
-    def _multi_node(self, link: BatchNormalization) -> chainer.Link:
-        if isinstance(link, MultiNodeBatchNormalization):
-            return link
-        if type(link).forward is not BatchNormalization.forward:
-            warnings.warn(
-                f"{type(link).__name__} is no plain BatchNormalization and stays as it is: "
-                "each rank normalizes by its own batch",
-                stacklevel=2,
-            )
-            return link
-        made = MultiNodeBatchNormalization.__new__(MultiNodeBatchNormalization)
-        made.__dict__.update(link.__dict__)
-        made.comm = self._comm
-        return made
+def _make_multi_node(link: BatchNormalization, comm: Communicator) -> None:
+    if isinstance(link, MultiNodeBatchNormalization):
+        return
+    if type(link).forward is not BatchNormalization.forward:
+        warnings.warn(
+            f"{type(link).__name__} is no plain BatchNormalization and stays as it is: "
+            "each rank normalizes by its own batch",
+            stacklevel=3,
+        )
+        return
+    # It stays the same object: a model may hold its links in other places than Chainer's too.
+    link.__class__ = MultiNodeBatchNormalization
+    link.comm = comm

@@ -64,8 +64,19 @@ class MultiNodeOptimizer(Delegate):
         self._inside = False
 
     def setup(self, link: chainer.Link) -> MultiNodeOptimizer:
-        """Set the model to train and give it the values it has on rank 0; collective."""
-        self.actual_optimizer.setup(link)
+        """Set the model to train and give it the values it has on rank 0; collective.
+
+        Raises
+        ------
+        TypeError
+            On all ranks: it is no link on one.
+        """
+        try:
+            self.actual_optimizer.setup(link)
+        except Exception as error:
+            # The others are in the broadcast, whose vote says that a rank cannot go on.
+            self.communicator.agree("bcast_data", None, error)
+            raise
         self._synchronized = None
         self.communicator.bcast_data(link)
         return self

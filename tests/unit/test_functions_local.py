@@ -75,6 +75,7 @@ class Net(chainer.Chain):
             )
             self.parts = chainer.ChainList(L.BatchNormalization(axis=(0, 1)))
             self.plain = L.LayerNormalization(4)
+        self.in_order = [self.conv, self.bn, F.relu]  # where Chainer does not look
 
 
 def test_create_mnbn_model_replaces_and_keeps_everything_else():
@@ -93,6 +94,7 @@ def test_create_mnbn_model_replaces_and_keeps_everything_else():
         "/parts/0",
     }
     assert made.again is made.bn
+    assert made.in_order == [made.conv, made.bn, F.relu]
     assert made.inner[0] is next(made.inner.children())
     assert made.bn.comm is comm
     assert (made.bn.decay, made.bn.eps, made.bn.name) == (0.5, 1e-3, net.bn.name)

@@ -1,11 +1,13 @@
 import copy
+import os
 import pickle
+import warnings
 
 import numpy as np
 from rank_tools import need_ranks, raises
 
 import nbmn
-from nbmn.communicators import MismatchError
+from nbmn.communicators import MismatchError, create_communicator, world
 
 
 def check_properties(comm):
@@ -34,6 +36,12 @@ def check_allreduce_takes_any_layout(comm):
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     for view in [base.T, base[::2, ::-3], np.asfortranarray(base), base.astype(">f4")]:
         np.testing.assert_array_equal(comm.allreduce(view), view * np.float32(comm.size))
+
+
+def check_a_tuple_of_nothing(comm):
+    assert comm.allreduce(()) == ()
+    assert comm.bcast(()) == ()
+    assert comm.allgather(()) == ((),) * comm.size
 
 
 def check_float16_sum_is_rounded_once(comm):
@@ -174,3 +182,29 @@ def check_belongs_to_its_process(comm):
     with raises(TypeError, "process"):
         pickle.dumps(comm)
     assert f"rank {comm.rank} of {comm.size}" in repr(comm)
+
+
+def check_a_fork_takes_no_part(comm):
+    """It has the memory in which the ranks meet: the rank waits for it as the others do not."""
+    if comm.rank == 0:
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of threads that are not in the fork
+            pid = os.fork()
+        if pid == 0:
+            for call in (comm.barrier, lambda: comm.split(0, 0), create_communicator, world):
+                try:
+                    call()
+                    text = "no error"
+                except RuntimeError as error:
+                    text = str(error)
+                os.write(writer, f"{text}\n".encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader) as told:
+            lines = told.read().splitlines()
+        os.waitpid(pid, 0)
+        assert len(lines) == 4
+        assert all("forked" in line for line in lines), lines
+    assert comm.allreduce_obj(1) == comm.size
+    comm.barrier()

@@ -1,3 +1,5 @@
+import copy
+
 import chainer
 import numpy as np
 from chainer.training.extensions import Evaluator
@@ -46,6 +48,33 @@ def check_equals_the_evaluator_on_the_whole(comm):
 class Overridden(Evaluator):
     def evaluate(self):
         return super().evaluate()
+
+
+class OfACopy(Evaluator):
+    """Leaves the iterator as it is, and remembers."""
+
+    calls = 0
+
+    def evaluate(self):
+        self.calls += 1
+        examples = [x for batch in copy.copy(self.get_iterator("main")) for x, _ in batch]
+        return {"mean": np.mean(examples), "calls": self.calls}
+
+
+class OfTheDataset(Evaluator):
+    def evaluate(self):
+        dataset = self.get_iterator("main").dataset
+        return {"mean": np.mean([dataset[i][0] for i in range(len(dataset))])}
+
+
+def check_every_way_to_the_examples(comm):
+    for cls in [OfACopy, OfTheDataset]:
+        local = evaluator(cls, shares(comm)[comm.rank], 3, build())
+        multi_node = nbmn.create_multi_node_evaluator(local, comm)
+        for call in (1, 2):
+            result = multi_node()
+            np.testing.assert_allclose(result["mean"], X.mean(dtype=np.float64), atol=1e-6)
+            assert result.get("calls", call) == call
 
 
 def check_can_be_called_again_and_leaves_the_original(comm):

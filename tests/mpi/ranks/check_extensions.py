@@ -221,6 +221,26 @@ def check_persistents_that_some_ranks_lack(comm):
     np.testing.assert_array_equal(model.bn.avg_mean, expected)
 
 
+def check_persistents_that_are_replaced(comm):
+    """Some cannot be written to on one rank, or are not there."""
+    first = comm.rank == 0
+    model = chainer.Link()
+    model.add_persistent("fixed", np.broadcast_to(np.float32(comm.rank), (2,)))
+    model.add_persistent("single", np.array(2.5) if first else None)
+    if not first:
+        model.fixed = model.fixed.copy()
+    for _ in range(2):
+        AllreducePersistent(model, comm)()
+        np.testing.assert_array_equal(model.fixed, np.full(2, (comm.size - 1) / 2, "f4"))
+        assert model.single == 2.5
+        assert isinstance(model.single, np.ndarray)
+
+
+def check_persistents_of_no_model(comm):
+    with raises(Exception, "namedlinks"):
+        AllreducePersistent(L.Linear(2, 2) if comm.rank else None, comm)()
+
+
 def check_persistents_that_do_not_fit(comm):
     need_ranks(comm, 2)
     model = L.BatchNormalization(3 + comm.rank)

@@ -161,6 +161,22 @@ def check_models_that_do_not_fit_are_an_error_on_all(comm):
     comm.barrier()
 
 
+def check_integers_have_no_gradients(comm):
+    model = chainer.Link()
+    with model.init_scope():
+        model.count = chainer.Parameter(np.array([5, 7]))
+        model.mask = chainer.Parameter(np.array([True, False]))
+        model.w = chainer.Parameter(np.ones(2, "f4"))
+    comm.multi_node_mean_grad(model, zero_fill=True)
+    assert model.count.grad is None
+    assert model.mask.grad is None
+    np.testing.assert_array_equal(model.w.grad, np.zeros(2, "f4"))
+    if comm.rank == comm.size - 1:
+        model.count.grad = np.array([2, 4])
+    with raises(TypeError, "int64"):  # rather than a mean that is cut to zeros
+        comm.multi_node_mean_grad(model)
+
+
 def check_bcast_data(comm):
     for dtype in [np.float16, np.float32, np.float64]:
         model = build(dtype, seed=comm.rank)

@@ -189,6 +189,18 @@ def check_running_statistics_advance_once(comm):
     )
 
 
+def check_what_is_no_model_on_one_rank_is_an_error_on_all(comm):
+    for double_buffering in (False, True):
+        optimizer = nbmn.create_multi_node_optimizer(
+            chainer.optimizers.SGD(0.1), comm, double_buffering
+        )
+        with raises(TypeError, f"on rank {comm.size - 1}", "must be a link"):
+            optimizer.setup("none" if comm.rank == comm.size - 1 else classifier(0))
+        model = classifier(comm.rank)
+        optimizer.setup(model)
+        assert_alike(model, classifier(0))
+
+
 def check_passes_through(comm):
     model = classifier(0)
     actual = chainer.optimizers.Adam(alpha=0.01)

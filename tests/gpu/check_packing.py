@@ -29,6 +29,8 @@ Report = Callable[..., None]
 FLOATS = [as_dtype(name) for name in ("float16", "bfloat16", "float32", "float64")]
 LEAST = 0.8
 """Of a copy's bandwidth."""
+WARM = 0.1
+"""Seconds of work before it is timed: clocks are low while there was nothing to do."""
 
 
 class Span(NamedTuple):
@@ -232,8 +234,10 @@ def seconds(call: Callable[[], None], repeats: int = 21) -> float:
         stream.begin_capture()
         call()
         graph = stream.end_capture()
-        graph.launch(stream)
-        stream.synchronize()
+        until = time.perf_counter() + WARM
+        while time.perf_counter() < until:
+            graph.launch(stream)
+            stream.synchronize()
         times = []
         for _ in range(repeats):
             start, end = cupy.cuda.Event(), cupy.cuda.Event()

@@ -77,16 +77,19 @@ def on_host(own: np.dtype, rounded: np.dtype | None) -> np.dtype:
     return summing_dtype(rounded or own)
 
 
-def wait_for_device(link: Link, runtime: Runtime, event: Event, device: int) -> None:
+def wait_for_device(
+    link: Link, runtime: Runtime, event: Event, device: int, keep: Any = None
+) -> None:
     """Wait until an event of this rank's own GPU is reached; local.
 
     A thread sleeps until the device wakes it: who asks from time to time asks too late, and
-    meanwhile the device has nothing to do.
+    meanwhile the device has nothing to do. It keeps ``keep`` until then, whoever stops waiting:
+    pinned memory that others are given meanwhile would yet be written to.
     """
     if runtime.reached(event):
         return
 
-    def sleep() -> None:
+    def sleep(keep: Any = keep) -> None:
         runtime.use(device)
         runtime.await_(event)
 

@@ -70,7 +70,7 @@ class StagedMeans:
 
     def _mean(self, prepared: _Prepared) -> list[Any]:
         runtime, request = self._runtime, prepared.request
-        wait_for_device(self._link, runtime, prepared.ready, prepared.device)
+        wait_for_device(self._link, runtime, prepared.ready, prepared.device, prepared.copies)
         self._replaced.clear()  # nothing is copied there any more
         flat = MeanRequest(_flat(prepared), prepared.copies, request.total)
         # Between gradients there is what was there before; and a GPU says nothing of overflow.
@@ -91,7 +91,7 @@ class StagedMeans:
                         means[index] = part
             uploaded = runtime.record(runtime.compute_stream())
         # The next averaging writes to the same memory.
-        wait_for_device(self._link, runtime, uploaded, prepared.device)
+        wait_for_device(self._link, runtime, uploaded, prepared.device, prepared.copies)
         return means
 
     def close(self) -> None:

@@ -62,6 +62,9 @@ class Gpu:
             self._nvml.NVML_ERROR_INVALID_ARGUMENT,
             self._nvml.NVML_ERROR_NOT_FOUND,
             self._nvml.NVML_ERROR_NO_DATA,
+            # What sandboxes such as gVisor do not pass on to the driver.
+            self._nvml.NVML_ERROR_OPERATING_SYSTEM,
+            self._nvml.NVML_ERROR_UNKNOWN,
         }
         self._handle = self._found(names(uuid, bus_id, visible))
         # What concerns the card, not a part of its memory, is known of the whole GPU only.

@@ -6,9 +6,10 @@ from float32 to float32 102 MB are read and 102 MB written, to float16 51 MB. A 
 would cost 161 times 2 to 3 µs between kernels. Python takes some 0.1 ms to gather the pointers,
 while the GPU is still busy with the backward pass.
 
-Arrays that begin at 16-byte boundaries, as do their places in the buffer, are moved 16 bytes at a
-time; so are those that are off by the same number of elements. The others go element by element,
-eight loads of a thread in flight: as many bytes, in more instructions.
+Arrays that begin at 16-byte boundaries, as do their places in the buffer, are moved 16 bytes of the
+wider dtype at a time, so that what a warp reads or writes at a time is in one piece; so are those
+that are off by the same number of elements. The others go element by element, eight loads of a
+thread in flight: as many bytes, in more instructions.
 """
 
 from __future__ import annotations

@@ -79,26 +79,29 @@ __device__ inline TARGET convert(SOURCE x, NUMBER scale)
 #endif
 }
 
-// LANES elements: 16 bytes of the narrower type, a multiple of the wider.
-template <class T> union Vector { uint4 lines[LANES * sizeof(T) / 16]; T lanes[LANES]; };
+// LANES elements, moved by one access: 16 bytes of the wider type, as many of the narrower. So what
+// the threads of a warp move at a time is in one piece, on both sides.
+template <int BYTES> struct Line;
+template <> struct Line<16> { typedef uint4 type; };
+template <> struct Line<8> { typedef uint2 type; };
+template <> struct Line<4> { typedef u32 type; };
+template <class T> union Vector { typename Line<LANES * sizeof(T)>::type line; T lanes[LANES]; };
 
 template <class T> __device__ inline void load(Vector<T>& into, const T* from)
 {
-#pragma unroll
-    for (int i = 0; i < LANES * int(sizeof(T)) / 16; i++) into.lines[i] = ((const uint4*)from)[i];
+    into.line = ((const Vector<T>*)from)->line;
 }
 
 template <class T> __device__ inline void store(T* to, const Vector<T>& from)
 {
-#pragma unroll
-    for (int i = 0; i < LANES * int(sizeof(T)) / 16; i++) ((uint4*)to)[i] = from.lines[i];
+    ((Vector<T>*)to)->line = from.line;
 }
 
-// Elements up to where a pointer is on a 16-byte boundary.
-template <class T> __device__ inline u32 head_of(const T* at)
-{
-    return u32(-(u64)at & 15) / sizeof(T);
-}
+// Elements from the last boundary at which they can be moved so.
+template <class T> __device__ inline u32 off(const T* at) { return (u64)at / sizeof(T) % LANES; }
+
+// Elements up to the next.
+template <class T> __device__ inline u32 head_of(const T* at) { return (LANES - off(at)) % LANES; }
 
 __device__ inline void zero(TARGET* to, u32 count)
 {
@@ -187,7 +190,7 @@ pack(const WHERE_IT_IS Table table, u32 entries, u32 tiles, TARGET* buffer, f64 
         }
         from += skip;
         u32 head = min(head_of(to), count);
-        if (((u64)(from + head) & 15) == 0)
+        if (off(from + head) == 0)
             copy_vectors(from, to, head, count, NUMBER(scale));
         else
             copy_singly(from, to, count, NUMBER(scale));

@@ -24,6 +24,9 @@ LARGE = 1360
 LONGEST = 2**31
 """Elements of one entry; what is longer has several. A multiple of every tile."""
 
+_LINE = 16
+"""Bytes of the wider dtype that a thread moves by one access, the most that there are."""
+
 _IN_FLIGHT = 64
 """Bytes of the wider dtype that a thread moves at a time."""
 
@@ -33,7 +36,7 @@ class Tiling:
     """How a block walks over elements."""
 
     lanes: int
-    """Elements that a thread loads and stores with 16-byte accesses."""
+    """Elements that a thread loads and stores at a time."""
     unroll: int
     """Such groups that it has in flight."""
 
@@ -45,9 +48,8 @@ class Tiling:
 
 def tiling(source_size: int, target_size: int) -> Tiling:
     """Return the tiling for elements of these sizes in bytes."""
-    lanes = 16 // min(source_size, target_size)
-    wide = lanes * max(source_size, target_size)
-    return Tiling(lanes, max(1, _IN_FLIGHT // wide))
+    wider = max(source_size, target_size)
+    return Tiling(_LINE // wider, _IN_FLIGHT // _LINE)
 
 
 @functools.cache

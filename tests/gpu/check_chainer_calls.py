@@ -67,7 +67,23 @@ def run(report: Report, shard: str = "0", shards: str = "1") -> None:
                 kinds[compared(name, dtype)] += 1
             except AssertionError as error:
                 wrong.append(f"{dtype} {name}: {error}")
+                if lost():
+                    gone = "nothing can be computed here any more: the rest was not run"
+                    conclude(report, [*wrong, gone])
         report(f"calls in {dtype}", **kinds, calls=sum(kinds.values()))
+    conclude(report, wrong)
+
+
+def lost() -> bool:
+    """Say whether a kernel has failed in a way that no later one of this process outlives."""
+    try:
+        cupy.cuda.Device().synchronize()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return True
+    return False
+
+
+def conclude(report: Report, wrong: list[str]) -> None:
     if wrong:
         report("calls that differ", calls=wrong)
     assert not wrong, "\n" + "\n".join(wrong)

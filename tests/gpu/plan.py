@@ -35,7 +35,7 @@ ROUNDS: tuple[Round, ...] = (
         Check("staged-2-ranks", "check_staging", ranks=2, weight=60),
         Check("staged-4-ranks", "check_staging", ranks=4, weight=60),
         Check("wire-dtypes", "check_wire_dtypes"),
-        Check("cuda-aware-mpi", "check_cuda_aware", ranks=2, weight=80),
+        Check("cuda-aware-mpi", "check_cuda_aware", ranks=2, weight=110),
         Check("driver", "check_driver"),
     ),
     (
@@ -52,7 +52,7 @@ ROUNDS: tuple[Round, ...] = (
     (Check("nccl-2-ranks", "check_nccl_ranks", ranks=2, weight=20, environment=SHARED),),
     (Check("death", "check_death", weight=20, environment=SHARED),),
     (Check("memory", "check_memory"),),
-    (Check("training-step", "check_training_step", weight=70),),
+    (Check("training-step", "check_training_step", weight=80),),
     (Check("packing", "check_packing", weight=90),),
     (Check("convolution-cost", "check_convolution_cost", weight=20),),
     (Check("out-of-memory", "check_out_of_memory", weight=20),),

@@ -147,17 +147,20 @@ def end_all(process: subprocess.Popen, mark: str) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + _GRACE
-        left = marked(mark)
+        left = _left(process, mark)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         while left and time.monotonic() < until:
             time.sleep(_POLL)
-            process.poll()
-            left = marked(mark)
+            left = _left(process, mark)
         if not left:
             break
-    process.poll()
+
+
+def _left(process: subprocess.Popen, mark: str) -> set[int]:
+    # The first one is known in any case: not every sandbox shows what others were started with.
+    return {*marked(mark), *([process.pid] if process.poll() is None else [])}
 
 
 def marked(mark: str) -> list[int]:

@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "nvml"))
 import nccl_session
 import nvml_standin
 import plan
+import runner
 from runner import Outcome, Run
 
 HERE = Path(__file__).parent
@@ -69,8 +70,9 @@ def run(report):
     time.sleep(600)
 """,
     "deaf": """
-import signal, time
+import os, signal, time
 def run(report):
+    report("deaf", pid=os.getpid())
     import faulthandler
     faulthandler.cancel_dump_traceback_later()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -129,6 +131,13 @@ def test_a_check_that_hangs_takes_nothing_from_the_others(run):
     assert "not over after" in hanging["deaf"].reason
     assert gone(hanging["hangs"].figures[0]["pid"])
     assert rest["passes"].status == "passed"
+
+
+def test_a_check_is_ended_where_environments_cannot_be_read(run, monkeypatch):
+    monkeypatch.setattr(runner, "marked", lambda mark: [])
+    (found,) = run(5).rounds([(fake("deaf"),)])
+    assert "not over after" in found["deaf"].reason
+    assert gone(found["deaf"].figures[0]["pid"])
 
 
 @pytest.mark.skipif(nccl_session.mpiexec() is None, reason="no mpiexec installed")

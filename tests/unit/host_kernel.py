@@ -21,6 +21,7 @@ BEFORE = """
 #define __grid_constant__
 #define __launch_bounds__(threads)
 struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
 struct Index { unsigned x; };
 static Index threadIdx, blockIdx, gridDim;
 static unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }

@@ -78,7 +78,7 @@ def test_arguments_fit(capacity, limit):
 @pytest.mark.parametrize("target", [1, 2, 4, 8])
 def test_tiles(source, target):
     tiles = tiling(source, target)
-    assert tiles.lanes * min(source, target) == 16
+    assert tiles.lanes * max(source, target) == 16
     assert tiles.tile == THREADS * tiles.lanes * tiles.unroll
     assert LONGEST % tiles.tile == 0
     # Tile numbers of a full table stay below 2**32, with the blocks that are added to them.

@@ -14,7 +14,7 @@ from nbmn.engine.nvml import DriverError, Gpu
 
 CODES = (
     *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "NO_PERMISSION"),
-    *("INVALID_ARGUMENT", "NOT_FOUND", "NO_DATA"),
+    *("INVALID_ARGUMENT", "NOT_FOUND", "NO_DATA", "OPERATING_SYSTEM", "UNKNOWN"),
 )
 
 

@@ -1,6 +1,7 @@
 """What ranks tell each other before NCCL starts, and what they do where it cannot."""
 
 import os
+import traceback
 import warnings
 import weakref
 from dataclasses import replace
@@ -11,10 +12,11 @@ from nccl_tools import assert_means, driver, model_on_device, on_gpus, params, s
 from rank_tools import interrupt_when_waiting, raises
 
 import nbmn
-from nbmn.communicators import MismatchError, cuda_aware, models, world
+from nbmn.communicators import CollectiveTimeoutError, MismatchError, cuda_aware, models, world
 from nbmn.communicators.carriers import device_of
 from nbmn.communicators.device_backend import DeviceBackend
 from nbmn.communicators.mpi_carrier import MpiCarrier
+from nbmn.communicators.waiting import wait
 
 
 def check_two_ranks_on_one_gpu_are_staged(comm):
@@ -65,6 +67,30 @@ def check_staged_memory_is_kept_until_the_device_is_through(comm):
     nccl.multi_node_mean_grad(model)
     assert_means(model, means)
     assert small() is None
+
+
+def check_staged_memory_outlives_a_call_that_gives_up(comm):
+    nccl = on_gpus(uuid="the only one")
+    model, _ = model_on_device(nccl, shapes=((3,),))
+    nccl.multi_node_mean_grad(model)
+    memory = weakref.ref(nccl._parts.gradients._staged._pinned["<f4"].base)
+    runtime = nccl._parts.gpu.runtime
+    runtime.standin.kernel(runtime.compute_stream(), 1000)
+    nccl.timeout = 0.1
+    failed(nccl, model)
+    nccl.finalize()
+    assert memory() is not None
+    runtime.await_(runtime.record(runtime.compute_stream()))
+    wait(lambda: memory() is None, 5.0)
+
+
+def failed(nccl, model):
+    try:
+        nccl.multi_node_mean_grad(model)
+    except CollectiveTimeoutError as error:
+        traceback.clear_frames(error.__traceback__)
+        return
+    raise AssertionError("it did not give up")
 
 
 def model_terms(model):

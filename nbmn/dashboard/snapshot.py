@@ -57,7 +57,7 @@ class Progress:
     fraction: float | None = None
     """Between 0 and 1; None while no total is known."""
     eta: float | None = None
-    """Seconds to go; None while it cannot be told."""
+    """Seconds to go; None while it cannot be told, and once a step is overdue."""
     elapsed: float = 0.0
     """Seconds since the run began; once it is over, until its last step."""
 

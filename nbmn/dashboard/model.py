@@ -360,7 +360,7 @@ class RunModel:
     def _left(self) -> np.ndarray:
         """Per rank, whether it left by itself; one that was interrupted lacks its part."""
         ends = [state.ended for state in self._state]
-        return np.array([end is not None and end.status != "interrupted" for end in ends])
+        return np.array([end is not None and end.status in ("done", "failed") for end in ends])
 
     def _value_chart(self, key: str, names: list[str]) -> Chart:
         histories = [self._values[name] for name in names]

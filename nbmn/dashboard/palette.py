@@ -28,6 +28,9 @@ LAMPS = {
     "silent": "#CC79A7",
     "done": "#0072B2",
     "interrupted": "#8A8A8A",
+    "killed": "#D55E00",
+    "exited": "#D55E00",
+    "ended": "#8A8A8A",
 }
 
 

@@ -22,7 +22,8 @@ class Lamp:
     """What a rank does, in one word.
 
     ``state`` is ``starting``, ``idle``, ``running``, ``waiting``, ``failed``,
-    ``silent``, ``done`` or ``interrupted``; ``detail`` says more in a few words.
+    ``silent``, ``done``, ``interrupted``, ``killed``, ``exited`` or ``ended``; ``detail`` says
+    more in a few words.
     """
 
     state: str

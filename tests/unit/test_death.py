@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from nbmn.cluster.death import cause
+from nbmn.cluster.death import Fate, cause, fates
 from nbmn.cluster.wait_status import first_to_go, status_of
 from nbmn.messages import RankInfo
 
@@ -70,6 +70,33 @@ improperly. There are three reasons this could occur:
 )
 def test_cause(logs: str, left: tuple[int, ...], code: int | None, words: str) -> None:
     assert cause(logs, RANKS, dict.fromkeys(left), code).startswith(words)
+
+
+BY_MPIEXEC = Fate("ended", "by mpiexec")
+
+
+@pytest.mark.parametrize(
+    ("logs", "left", "code", "found"),
+    [
+        ("", {1: 9}, 137, {0: BY_MPIEXEC, 1: Fate("killed", "by SIGKILL")}),
+        # mpiexec may blame a rank that it ended itself.
+        (
+            MPICH.format(pid=100, code=9) + SEGMENT,
+            {1: None},
+            11,
+            {0: BY_MPIEXEC, 1: Fate("killed", "by SIGSEGV")},
+        ),
+        ("", {0: 3 << 8}, 3, {0: Fate("exited", "with code 3"), 1: BY_MPIEXEC}),
+        (OPEN_MPI, {}, 1, {0: BY_MPIEXEC, 1: Fate("killed", "by SIGSEGV")}),
+        # Nobody tells which of them was the first.
+        ("", {0: None, 1: None}, 1, dict.fromkeys((0, 1), Fate("ended"))),
+        # mpiexec does not mind, and ends nobody.
+        ("", {1: None}, None, {1: Fate("exited", "with code 0")}),
+        ("", {}, 1, {}),
+    ],
+)
+def test_how_each_rank_ended(logs, left, code, found):
+    assert fates(logs, RANKS, left, code) == found
 
 
 def test_the_kernel_may_say_that_memory_ran_out() -> None:

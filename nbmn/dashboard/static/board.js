@@ -21,6 +21,8 @@ const SHAPES = {
   done: '<path d="M2.5 8.5l4 4 7-8.5" fill="none" stroke-width="2.6" stroke-linecap="round" stroke-linejoin="round"/>',
   interrupted: '<path d="M3.5 3.5h9v9h-9z"/>',
 };
+SHAPES.killed = SHAPES.exited = SHAPES.failed;
+SHAPES.ended = SHAPES.interrupted;
 
 // ---- Numbers: the other half of nbmn/dashboard/encoding.py
 

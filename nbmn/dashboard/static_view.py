@@ -34,7 +34,7 @@ __all__ = ["html", "plain", "svg", "ticks"]
 
 # Two beside each other are as wide as the output area of a usual window, and as high as the live
 # board: there pictures are shown at their own size, and nothing moves when they come.
-_WIDE, _HEIGHT = 414, 264
+_WIDE, _HEIGHT = 406, 264
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 30, 42
 _SIZE = 12
 _FINE = 4

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import re
+import itertools
 
 import pytest
 
@@ -17,9 +16,11 @@ from nbmn.records import Frame, Heartbeat, RunStarted, Step
 def ask():
     code = "loss = train_one_step(model, optimizer, next(batches), clip=1.0, scale=128)"
     frames = (
-        Frame("cell [2] line 14", "<module>", code), Frame("cell [2] line 9", "train_one_step", code)
+        Frame("cell [2] line 14", "<module>", code),
+        Frame("cell [2] line 9", "train_one_step", code),
     )
-    return render_html(fold([Place(RankState(rank, "running", "", 1.0), frames) for rank in (0, 1)]))
+    states = [RankState(rank, "running", "", 1.0) for rank in (0, 1)]
+    return render_html(fold([Place(state, frames) for state in states]))
 
 board = LiveBoard(size=2, run="run", title="mlp", where=ask)
 board.show()
@@ -123,9 +124,14 @@ def test_nothing_is_cut_off_in_a_narrow_window(notebook, page, keep_screenshot):
         '[...document.querySelectorAll("img[alt^=Curves]")].map((i) => i.getBoundingClientRect())'
     )
     assert len(edges) == 3
-    assert all(below["y"] >= above["y"] + above["height"] for above, below in zip(edges, edges[1:]))
-    assert all(edge["width"] > 0.8 * 414 for edge in edges)  # their text has 12 pixels of 414
+    assert all(
+        below["y"] >= above["y"] + above["height"] for above, below in itertools.pairwise(edges)
+    )
+    assert all(edge["width"] > 0.8 * 406 for edge in edges)  # their text has 12 pixels of 406
     in_both_themes(book, keep_screenshot, "narrow_over", ".nbmn-finished table")
     page.set_viewport_size({"width": 1280, "height": 900})
+    tops = 'Array.from(document.querySelectorAll("img[alt^=Curves]"), (i) => i.offsetTop)'
+    first, second, third = page.evaluate(tops)
+    assert first == second < third
     in_both_themes(book, keep_screenshot, "wide_over", ".nbmn-finished table")
     assert page.script_errors == []

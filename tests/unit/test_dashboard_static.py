@@ -75,7 +75,7 @@ def test_labels_of_the_pictures_are_readable_in_any_window(wide):
         sizes = [root.get("font-size"), *(t.get("font-size") for t in root.iter(f"{_SVG}text"))]
         assert min(float(size) for size in sizes if size) * shown_at >= 10.5
     # Two in a row of a usual window, each as high as on the live board: the page does not jump.
-    assert 2 * float(roots[0].get("width")) + 8 <= 840
+    assert 2 * float(roots[0].get("width")) + 8 <= 825
     assert 240 <= float(roots[0].get("height")) <= 280
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -68,8 +69,17 @@ class RunArea:
         self._show_board()
         self._session.listener.unsubscribe(self._receive)
         if self._board is not None:
+            self._board.feed(self._gone())
             self._board.finish(status)
         self._output.finish(outputs, status, notice=notice)
+
+    def _gone(self) -> list[RunEnded]:
+        """Ranks that have ended altogether could not tell of it."""
+        now = time.time()
+        return [
+            RunEnded(rank, self._run, now, fate.how, fate.detail)
+            for rank, fate in self._session.fates().items()
+        ]
 
     def _show_board(self) -> None:
         with self._news:

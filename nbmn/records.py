@@ -47,7 +47,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """A rank has left the run; ``status`` is ``done``, ``failed`` or ``interrupted``."""
+    """A rank has left the run.
+
+    ``status`` is ``done``, ``failed`` or ``interrupted``. Of a rank whose process is no more
+    the notebook tells: ``killed``, ``exited`` or ``ended``, by or with what is the message.
+    """
 
     rank: int
     run: str

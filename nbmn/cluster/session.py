@@ -17,7 +17,7 @@ from ipyparallel.error import EngineError, RemoteError
 from nbmn.cluster.area import Area
 from nbmn.cluster.calls import Call, send
 from nbmn.cluster.cells import CellRun
-from nbmn.cluster.death import cause
+from nbmn.cluster.death import Fate, cause, fates
 from nbmn.cluster.errors import ClusterError, NoRanksError, was_freed
 from nbmn.cluster.launch import Plan
 from nbmn.cluster.listener import Listener
@@ -262,19 +262,10 @@ class Session:
         """Why the ranks are gone; None while they live."""
         if self._stopped:
             return "the ranks were stopped"
-        watch = self._watch
-        launchers = list(self._cluster.engines.values())
-        code = None
-        logs = ""
-        if launchers and all(launcher.running for launcher in launchers):
-            # mpiexec needs a moment to say why, and may not mind an exit with code 0.
-            patience = None if watch.left_at is None else time.monotonic() - watch.left_at
-            if patience is None or patience < MPIEXEC_PATIENCE:
-                return None
-        else:
-            logs = "".join(launcher.get_output() for launcher in launchers)
-            codes = [(launcher.stop_data or {}).get("exit_code") for launcher in launchers]
-            code = next(iter(codes), None)
+        said = self._mpiexec()
+        if said is None:
+            return None
+        logs, code = said
         if self._killed:
             verb = "was" if len(self._killed) == 1 else "were"
             why = (
@@ -283,10 +274,32 @@ class Session:
             )
         else:
             lines = {info.rank: self._last_line(info.rank) for info in self.ranks}
-            why = cause(logs, self.ranks, watch.left, code, lines, self._memory.ran_out())
+            why = cause(logs, self.ranks, self._watch.left, code, lines, self._memory.ran_out())
         starts = f"%mn_restart starts {self.size} new rank{'s' * (self.size > 1)}"
         lost = "variables on the ranks are lost; --replay runs again what had succeeded"
         return f"{why}. {starts} ({lost})"
+
+    def fates(self) -> dict[int, Fate]:
+        """How each rank ended, as far as that is known; empty while they live."""
+        said = None if self._stopped else self._mpiexec()
+        if said is None:
+            return {}
+        if self._killed:
+            others = dict.fromkeys(range(self.size), Fate("ended", "by mpiexec"))
+            return others | dict.fromkeys(self._killed, Fate("killed", "for want of an answer"))
+        return fates(said[0], self.ranks, self._watch.left, said[1])
+
+    def _mpiexec(self) -> tuple[str, int | None] | None:
+        """What mpiexec printed and its exit code, once ranks are gone; None while they live."""
+        launchers = list(self._cluster.engines.values())
+        if launchers and all(launcher.running for launcher in launchers):
+            # mpiexec needs a moment to say why, and may not mind an exit with code 0.
+            left_at = self._watch.left_at
+            patience = None if left_at is None else time.monotonic() - left_at
+            return None if patience is None or patience < MPIEXEC_PATIENCE else ("", None)
+        logs = "".join(launcher.get_output() for launcher in launchers)
+        codes = [(launcher.stop_data or {}).get("exit_code") for launcher in launchers]
+        return logs, next(iter(codes), None)
 
     def _last_line(self, rank: int) -> str:
         """The user's line at which a rank was when it ended, as far as that is known."""

@@ -8,7 +8,6 @@ eight bytes. Everything a person reads is put into words here, not in the page.
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,12 @@ import numpy as np
 from nbmn.dashboard import text
 from nbmn.dashboard.snapshot import CROWD, THROUGHPUT, Chart, RankRow, Snapshot
 
-__all__ = ["MAX_CHARTS", "columns", "decode_frame", "encode_frame", "encode_state"]
+__all__ = ["MAX_CHARTS", "columns", "decode_frame", "encode_frame", "encode_state", "limits"]
 
 MAX_CHARTS = 4
 """Charts on a board; further values are in the table only."""
+
+_LARGEST = 3e38
 
 
 def columns(chart: Chart, ranks: tuple[int, ...]) -> list[str]:
@@ -144,7 +145,7 @@ def _layout(snapshot: Snapshot, chart: Chart) -> dict[str, Any]:
         "points": len(chart.x),
         "columns": columns(chart, snapshot.ranks),
         "x_label": chart.x_label,
-        "top": _top(chart) if chart.key == THROUGHPUT else None,
+        "limits": limits(chart),
         "latest": latest,
     }
 
@@ -154,9 +155,17 @@ def _beside(name: str, key: str) -> str:
     return text.label(name).removesuffix(key).strip() or text.label(name)
 
 
-def _top(chart: Chart) -> float:
-    """Upper end of the throughput axis: zero is always its lower end."""
-    finite = chart.ranks[np.isfinite(chart.ranks)]
-    mean = chart.mean[np.isfinite(chart.mean)]
-    highest = max(finite.max(initial=0.0), mean.max(initial=0.0))
-    return 1.1 * float(highest) if highest > 0 and math.isfinite(highest) else 1.0
+def limits(chart: Chart) -> tuple[float, float]:
+    """Lower and upper end of a chart's axis of values; of the throughput zero is the lower."""
+    curves = [chart.mean, *chart.others, *chart.ranks]
+    finite = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
+    if not finite.size:
+        return 0.0, 1.0
+    # A page holds no larger ones.
+    low, high = np.clip([finite.min(), finite.max()], -_LARGEST, _LARGEST).tolist()
+    if chart.key == THROUGHPUT:
+        return 0.0, 1.1 * high if high > 0 else 1.0
+    size = max(abs(low), abs(high))
+    # A tenth to both sides of a value that does not change: an accuracy stays one.
+    margin = 0.08 * (high - low) if high - low > 1e-6 * size else 0.1 * size or 1.0
+    return low - margin, high + margin

@@ -85,8 +85,9 @@ def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:
         sizing_mode="stretch_width",
         toolbar_location=None,
         tools="",
-        x_range=DataRange1d(range_padding=0.02),
-        y_range=Range1d(0, 1) if throughput else DataRange1d(range_padding=0.08),
+        # Time begins at nought, also where there is but one point to show.
+        x_range=DataRange1d(range_padding=0.02, **({"start": 0.0} if throughput else {})),
+        y_range=Range1d(0, 1),
         x_axis_label=chart.x_label,
         y_axis_label="samples/s per rank" if throughput and len(ranks) > 1 else chart.key,
         name=chart.key,
@@ -106,6 +107,9 @@ def make_figure(chart: Chart, ranks: tuple[int, ...]) -> Any:
         _add_ranks(plot, source, ranks)
         _add_mean(plot, source, len(ranks))
     _add_others(plot, source, chart)
+    # A curve of few points must be seen too, and the newest point is what one looks for.
+    dots = ColumnDataSource({"x": [], "y": [], "color": []}, name="dots")
+    plot.scatter("x", "y", source=dots, color="color", size=5, name="marks")
     # Unlike the mean it has a value wherever a rank has one.
     highest = plot.line("x", "high", source=source, line_alpha=0, name="pointed at")
     plot.add_tools(_hover(chart, ranks, highest))
@@ -134,10 +138,6 @@ def _add_ranks(plot: Any, source: ColumnDataSource, ranks: tuple[int, ...]) -> N
             line_join="round",
             name=f"rank {rank}",
         )
-    if not crowd:
-        # A curve of one point must be seen too, and the newest point is what one looks for.
-        ends = ColumnDataSource({"x": [], "y": [], "color": []}, name="ends")
-        plot.scatter("x", "y", source=ends, color="color", size=5, name="newest")
 
 
 def _add_mean(plot: Any, source: ColumnDataSource, ranks: int) -> None:

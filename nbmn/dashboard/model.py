@@ -7,6 +7,7 @@ the epoch on the notebook's clock.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable
@@ -32,6 +33,8 @@ from nbmn.records import GpuSample, Heartbeat, Record, RunEnded, RunStarted, Ste
 __all__ = ["RunModel"]
 
 _SKEW = 2.0
+_OVERDUE = 2.0
+"""Seconds without a step for which an estimate of the time to go stands in any case."""
 
 
 @dataclass(slots=True)
@@ -306,7 +309,12 @@ class RunModel:
         (start, done), (stop, reached) = pace[0], pace[-1]
         if reached <= done:
             return None
-        return max(0.0, (1 - fraction) * (stop - start) / (reached - done) - (now - stepped))
+        # Not from the first: what comes before a first step is longer than a step.
+        usual = max(b - a for (a, _), (b, _) in itertools.pairwise(list(pace)[len(pace) > 2 :]))
+        waited = now - stop
+        if waited > max(_OVERDUE, 3 * usual):
+            return None  # nothing moves, and nobody knows for how long
+        return max(0.0, (1 - fraction) * (stop - start) / (reached - done) - min(waited, usual))
 
     def _rate(self, state: _Rank, now: float) -> float:
         if len(state.recent) < 2:
@@ -352,7 +360,7 @@ class RunModel:
     def _left(self) -> np.ndarray:
         """Per rank, whether it left by itself; one that was interrupted lacks its part."""
         ends = [state.ended for state in self._state]
-        return np.array([end is not None and end.status != "interrupted" for end in ends])
+        return np.array([end is not None and end.status in ("done", "failed") for end in ends])
 
     def _value_chart(self, key: str, names: list[str]) -> Chart:
         histories = [self._values[name] for name in names]

@@ -22,7 +22,8 @@ class Lamp:
     """What a rank does, in one word.
 
     ``state`` is ``starting``, ``idle``, ``running``, ``waiting``, ``failed``,
-    ``silent``, ``done`` or ``interrupted``; ``detail`` says more in a few words.
+    ``silent``, ``done``, ``interrupted``, ``killed``, ``exited`` or ``ended``; ``detail`` says
+    more in a few words.
     """
 
     state: str
@@ -57,7 +58,7 @@ class Progress:
     fraction: float | None = None
     """Between 0 and 1; None while no total is known."""
     eta: float | None = None
-    """Seconds to go; None while it cannot be told."""
+    """Seconds to go; None while it cannot be told, and once a step is overdue."""
     elapsed: float = 0.0
     """Seconds since the run began; once it is over, until its last step."""
 

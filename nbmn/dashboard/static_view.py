@@ -1,31 +1,45 @@
 """What stays in the notebook: a picture of the curves and a table, without script.
 
 The picture is an SVG inside an ``<img>``: a sanitiser that refuses it leaves its
-alternative text, not the pieces of its labels. Its greys read on white and on black.
+alternative text, not the pieces of its labels. Colours are those of the page's theme; where
+a sanitiser has taken the style sheet that tells it, they read on white and on black.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import math
+import re
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
 from nbmn.dashboard import text
-from nbmn.dashboard.encoding import MAX_CHARTS, band, headline
-from nbmn.dashboard.palette import CROWD_COLOR, LAMPS, NEUTRAL, rank_color
+from nbmn.dashboard.encoding import MAX_CHARTS, band, headline, limits
+from nbmn.dashboard.palette import (
+    CROWD_COLOR,
+    DARK,
+    DIM,
+    LAMPS,
+    LINE,
+    NEUTRAL,
+    css_color,
+    rank_color,
+)
 from nbmn.dashboard.snapshot import CROWD, FEW, THROUGHPUT, Chart, RankRow, Snapshot
 
 __all__ = ["html", "plain", "svg", "ticks"]
 
-# In all as wide as the output area of a usual window, and as high as the live board: there
-# the picture is shown at its own size, its labels readable, and nothing moves when it comes.
-_WHOLE, _HEIGHT, _GAP = 836, 264, 16
+# Two beside each other are as wide as the output area of a usual window, and as high as the live
+# board: there pictures are shown at their own size, and nothing moves when they come.
+_WIDE, _HEIGHT = 406, 264
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 30, 42
 _SIZE = 12
 _FINE = 4
-_TEXT = "#767676"
+_FEW_POINTS = 5
+"""Curves of so few have each of them marked."""
 
 
 def plain(snapshot: Snapshot) -> str:
@@ -50,59 +64,64 @@ def html(snapshot: Snapshot) -> str:
     mark = text.GLYPHS.get(snapshot.status, "")
     parts = [
         f"<div><b>{title}</b> &nbsp;"
-        f'<span style="color:{color}">{mark}</span> {escape(snapshot.status)} &nbsp; '
+        f'<span style="{css_color(color)}">{mark}</span> {escape(snapshot.status)} &nbsp; '
         f'<span style="opacity:.75">{escape(" · ".join(headline(snapshot)))}</span></div>'
     ]
     if snapshot.message:
-        parts.append(f'<div style="color:{LAMPS["failed"]}">{escape(snapshot.message)}</div>')
+        style = css_color(LAMPS["failed"])
+        parts.append(f'<div style="{style}">{escape(snapshot.message)}</div>')
     drawn = snapshot.charts[:MAX_CHARTS]
     if drawn:
-        data = base64.b64encode(svg(snapshot).encode()).decode()
-        names = ", ".join(chart.key for chart in drawn)
-        parts.append(
-            f'<img alt="Curves of {escape(names)} per rank" style="max-width:100%"'
-            f' src="data:image/svg+xml;base64,{data}">'
-        )
-        # Not in the picture: no grey is as easy to read on black as on white.
-        parts.append(_key(snapshot))
-    table = _table(snapshot)
+        pictures = " ".join(_picture(chart, snapshot.ranks) for chart in drawn)
+        # Not in a picture: no grey is as easy to read on black as on white.
+        parts.append(f"<div>{pictures}</div>{_key(snapshot)}")
+    # A page that is too narrow has it scroll.
+    table = f'<div style="overflow-x:auto">{_table(snapshot)}</div>'
     if len(snapshot.ranks) > CROWD:
         table = f"<details><summary>{_census(snapshot)}</summary>{table}</details>"
-    return "".join([*parts, table])
+    return f'<div class="nbmn-finished">{_style()}{"".join([*parts, table])}</div>'
 
 
-def svg(snapshot: Snapshot) -> str:
-    """The charts, two in a row, as an SVG document with one path per rank and chart."""
-    charts = snapshot.charts[:MAX_CHARTS]
-    across = min(len(charts), 2)
-    wide = (_WHOLE - (across - 1) * _GAP) // max(1, across)
-    height = math.ceil(len(charts) / max(1, across)) * _HEIGHT
-    panels = [
-        f'<g transform="translate({index % across * (wide + _GAP)},{index // across * _HEIGHT})">'
-        f"{_panel(chart, snapshot.ranks, wide)}</g>"
-        for index, chart in enumerate(charts)
-    ]
+@functools.cache
+def _style() -> str:
+    sheet = (Path(__file__).parent / "static" / "finished.css").read_text("utf-8")
+    return f"<style>{' '.join(sheet.split())}</style>"
+
+
+def _picture(chart: Chart, ranks: tuple[int, ...]) -> str:
+    """One for each chart, so that they come one below the other on a narrow page."""
+    data = base64.b64encode(svg(chart, ranks).encode()).decode()
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WHOLE}" height="{height}" '
-        f'viewBox="0 0 {_WHOLE} {height}" font-family="system-ui,sans-serif" font-size="{_SIZE}" '
-        f'fill="{_TEXT}" stroke-linejoin="round">{"".join(panels)}</svg>'
+        f'<img alt="Curves of {escape(chart.key)} per rank" style="max-width:100%"'
+        f' src="data:image/svg+xml;base64,{data}">'
     )
 
 
-def _panel(chart: Chart, ranks: tuple[int, ...], wide: int) -> str:
-    curves = [chart.mean, *chart.others, *chart.ranks]
-    finite = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
-    bottom = 0.0 if chart.key == THROUGHPUT else float(finite.min(initial=math.inf))
-    top = float(finite.max(initial=-math.inf))
-    if not finite.size or not chart.x.size:
-        bottom, top = 0.0, 1.0
-    if top <= bottom:
-        bottom, top = bottom - 0.5, bottom + 0.5
+def svg(chart: Chart, ranks: tuple[int, ...]) -> str:
+    """A chart as an SVG document with one path per rank."""
+    panel = _panel(chart, ranks)
+    # A browser takes the theme for that of the element that shows the picture.
+    dark = "".join(
+        f'[fill="{color}"]{{fill:{like}}}[stroke="{color}"]{{stroke:{like}}}'
+        for color, like in DARK.items()
+        if color in panel or color == DIM
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDE}" height="{_HEIGHT}" '
+        f'viewBox="0 0 {_WIDE} {_HEIGHT}" font-family="system-ui,sans-serif" font-size="{_SIZE}" '
+        f'fill="{DIM}" stroke-linejoin="round">'
+        f"<style>@media(prefers-color-scheme:dark){{{dark}}}</style>{panel}</svg>"
+    )
+
+
+def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
+    bottom, top = limits(chart)
     start, stop = (float(chart.x[0]), float(chart.x[-1])) if chart.x.size else (0.0, 1.0)
+    if chart.key == THROUGHPUT:
+        start = 0.0
     if stop <= start:
         start, stop = start - 1, start + 1
-    top += 0.05 * (top - bottom)
-    right, floor = wide - _RIGHT, _HEIGHT - _BOTTOM
+    right, floor = _WIDE - _RIGHT, _HEIGHT - _BOTTOM
 
     def across(x: np.ndarray) -> np.ndarray:
         return _LEFT + (x - start) / (stop - start) * (right - _LEFT)
@@ -111,7 +130,10 @@ def _panel(chart: Chart, ranks: tuple[int, ...], wide: int) -> str:
         return floor - (y - bottom) / (top - bottom) * (floor - _TOP)
 
     name = "samples/s per rank" if chart.key == THROUGHPUT and len(ranks) > 1 else chart.key
-    parts = [f'<text x="{_LEFT}" y="16" font-size="13" font-weight="600">{escape(name)}</text>']
+    parts = [
+        f'<text x="{_LEFT}" y="16" font-size="13" font-weight="600" fill="{LINE}">'
+        f"{escape(name)}</text>"
+    ]
     for tick in ticks(bottom, top):
         y = float(up(np.float64(tick)))
         parts.append(
@@ -135,30 +157,41 @@ def _panel(chart: Chart, ranks: tuple[int, ...], wide: int) -> str:
     parts.append(f'<g transform="scale({1 / _FINE})" fill="none" stroke-linecap="round">')
     lines = []
     for rank, curve in zip(ranks, chart.ranks, strict=True):
+        width, color, opacity = 1.5, rank_color(rank), 0.9
         if crowd:
-            style = _stroke(1, CROWD_COLOR, min(0.2, 5 / len(ranks)))
-        else:
-            style = _stroke(1.5, rank_color(rank), 0.85)
+            width, color, opacity = 1, CROWD_COLOR, min(0.2, 5 / len(ranks))
         path = _line(across, up, *(_sample if crowd else _thin)(chart.x, curve))
+        style = _stroke(width, color, opacity)
         lines.append(f'<path id="{escape(chart.key)}-{rank}" d="{path}" {style}/>')
+        lines.append("" if crowd else _dots(path, color))
     if len(ranks) > 1:
         # The mean of few ranks is as noisy as they are, and would hide them.
         few = len(ranks) <= FEW
         path = _line(across, up, *_thin(chart.x, chart.mean))
-        mean = f'<path d="{path}" {_stroke(4 if few else 2.5, NEUTRAL, 0.5 if few else 1)}/>'
-        lines.insert(0 if few else len(lines), mean)
+        mean = f'<path d="{path}" {_stroke(4 if few else 2.5, LINE, 0.4 if few else 1)}/>'
+        lines.insert(0 if few else len(lines), mean + ("" if few else _dots(path, LINE)))
     parts += lines
     for curve in chart.others:
         path = _line(across, up, *_thin(chart.x, curve))
-        style = _stroke(2, NEUTRAL)
-        parts.append(f'<path d="{path}" {style} stroke-dasharray="{6 * _FINE} {4 * _FINE}"/>')
+        dashes = f'stroke-dasharray="{6 * _FINE} {4 * _FINE}"'
+        parts.append(f'<path d="{path}" {_stroke(2, LINE)} {dashes}/>{_dots(path, LINE)}')
     parts.append("</g>")
     return "".join(parts)
 
 
+def _dots(path: str, color: str) -> str:
+    """The points of a line that has few."""
+    if not path or path.count("M") + path.count("l") > _FEW_POINTS:
+        return ""
+    # Each as a line of no length with a round end.
+    dots = path.replace("h0", "").replace("l", "m")
+    dots = re.sub(r"([Mm]-?\d+ -?\d+)", r"\1h0", dots)
+    return f'<path d="{dots}" {_stroke(5, color)}/>'
+
+
 def _key(snapshot: Snapshot) -> str:
     """What the curves are that belong to no rank."""
-    keys = ["grey: mean of the ranks"] if len(snapshot.ranks) > 1 else []
+    keys = ["thick: mean of the ranks"] if len(snapshot.ranks) > 1 else []
     dashed = [text.label(n) for chart in snapshot.charts[:MAX_CHARTS] for n in chart.names[1:]]
     if dashed:
         keys.append(f"dashed: {', '.join(dashed)}")
@@ -244,33 +277,39 @@ def _table(snapshot: Snapshot) -> str:
     head = ["rank", "state", "iteration", *(escape(text.label(name)) for name in snapshot.names)]
     if snapshot.samples:
         head.append("samples/s")
-    if snapshot.on_gpus:
-        head.append("GPU")
-    lines = ["".join(f'<th style="text-align:left">{cell}</th>' for cell in head)]
+    lines = [_cells(snapshot, head, ["GPU"], "th")]
     lines += [_table_row(snapshot, row) for row in snapshot.rows]
     if len(snapshot.rows) > 1:
-        cells = ["all", "", ""]
-        cells += map(text.number, snapshot.means)
+        cells = ["all", "", "", *map(text.number, snapshot.means)]
         if snapshot.samples:
             cells.append(text.rate(snapshot.rate))
-        cells += [""] * snapshot.on_gpus
-        lines.append("".join(f'<td style="text-align:left"><b>{cell}</b></td>' for cell in cells))
+        lines.append(_cells(snapshot, [f"<b>{cell}</b>" for cell in cells], [""]))
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _table_row(snapshot: Snapshot, row: RankRow) -> str:
     crowd = len(snapshot.ranks) > CROWD
-    swatch = "" if crowd else f'<span style="color:{rank_color(row.rank)}">●</span> '
-    mark = f'<span style="color:{LAMPS[row.lamp.state]}">{text.GLYPHS[row.lamp.state]}</span>'
+    swatch = "" if crowd else f'<span style="{css_color(rank_color(row.rank))}">●</span> '
+    state = row.lamp.state
+    mark = f'<span style="{css_color(LAMPS[state])}">{text.GLYPHS[state]}</span>'
     detail = f": {row.lamp.detail}" if row.lamp.detail else ""
-    cells = [f"{swatch}{row.rank}", f"{mark} {escape(row.lamp.state + detail)}"]
+    cells = [f"{swatch}{row.rank}", f"{mark} {escape(state + detail)}"]
     cells.append(text.count(row.iteration) if row.iteration else "–")
     cells += map(text.number, row.values)
     if snapshot.samples:
         cells.append(text.rate(row.rate))
+    return _cells(snapshot, cells, [escape(row.gpu or "–")])
+
+
+def _cells(snapshot: Snapshot, cells: list[str], gpu: list[str], tag: str = "td") -> str:
+    """Words to the left, numbers to the right, as on the live board."""
+    sides = ["left"] * 2 + ["right"] * (len(cells) - 2)
     if snapshot.on_gpus:
-        cells.append(escape(row.gpu or "–"))
-    return "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells)
+        cells, sides = [*cells, *gpu], [*sides, "left"]
+    return "".join(
+        f'<{tag} style="text-align:{side}">{cell}</{tag}>'
+        for cell, side in zip(cells, sides, strict=True)
+    )
 
 
 def _census(snapshot: Snapshot) -> str:

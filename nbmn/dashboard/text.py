@@ -22,6 +22,9 @@ GLYPHS = {
     "silent": "?",
     "done": "✓",
     "interrupted": "■",
+    "killed": "✕",
+    "exited": "✕",
+    "ended": "■",
 }
 """A shape per state, so that no one needs to tell colours apart."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from notebook_kernel import Notebook, all_gone, wait_until
+from notebook_kernel import Notebook, Ran, all_gone, wait_until
 
 
 def _pids(notebook: Notebook) -> list[int]:
@@ -127,18 +127,26 @@ def test_failing_controller_is_reported(fresh: Notebook) -> None:
 def test_killed_rank_is_named_and_the_notebook_lives_on(fresh: Notebook) -> None:
     fresh.check("%mn_start 2")
     victim = _pids(fresh)[1]
-    running = threading.Event()
+    reporting = threading.Event()
 
     def kill() -> None:
-        running.wait(30)
+        reporting.wait(30)
         os.kill(victim, signal.SIGKILL)
 
+    def see(ran: Ran) -> None:
+        if "iteration" in ran.text:
+            reporting.set()
+
     threading.Thread(target=kill, daemon=True).start()
-    running.set()
-    ran = fresh.run("%%mn\nimport time\nwhile True: time.sleep(0.01)")
+    train = "import time\nwhile True: nbmn.report(loss=1.0); time.sleep(0.01)"
+    ran = fresh.run(f"%%mn\n{train}", on_message=see)
     assert not ran.ok
     assert f"rank 1 (pid {victim}) was killed by SIGKILL" in ran.error
     assert "%mn_restart" in ran.error
+    board = "".join(data.get("text/html", "") for data in ran.displays.values())
+    rows = [" ".join(re.sub("<[^>]+>", " ", row).split()) for row in board.split("<tr>")]
+    assert any(row.startswith("● 0 ■ ended: by mpiexec ") for row in rows), rows
+    assert any(row.startswith("● 1 ✕ killed: by SIGKILL ") for row in rows), rows
     again = fresh.run("%mn 1")
     assert not again.ok
     assert "rank 1" in again.error

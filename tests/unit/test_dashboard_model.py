@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nbmn.dashboard import text
-from nbmn.dashboard.encoding import MAX_CHARTS, decode_frame, encode_frame, encode_state
+from nbmn.dashboard.encoding import MAX_CHARTS, decode_frame, encode_frame, encode_state, headline
 from nbmn.dashboard.model import RunModel
 from nbmn.records import Heartbeat, RunEnded, RunStarted, Step
 
@@ -70,7 +70,30 @@ def test_eta_follows_a_change_of_pace():
         step(board, 0, i, seconds)
         board.progress(START + seconds)
     assert board.progress(START + seconds).eta == pytest.approx(500 * 0.5, rel=0.05)
-    assert board.progress(START + seconds + 10).eta == pytest.approx(240, rel=0.05)
+    # Between two steps it goes down, as far as a step takes.
+    assert board.progress(START + seconds + 0.4).eta == pytest.approx(249.6, rel=0.001)
+    assert board.progress(START + seconds + 1.4).eta == pytest.approx(249.5, rel=0.001)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_no_time_to_go_while_nothing_moves(ahead):
+    board = model(2)
+    begin(board, iterations=30)
+    for i in range(1, 11):
+        for rank in (0, 1):
+            step(board, rank, i, 1 + 0.3 * i)
+        board.progress(START + 1 + 0.3 * i)
+    assert board.progress(START + 4.5).eta == pytest.approx(20 * 0.4 - 0.3, rel=0.01)
+    for seconds in range(6, 40):
+        now = START + seconds
+        if ahead:
+            step(board, 0, 10 + seconds, seconds)  # the run is as far as its slowest rank
+        board.apply(Heartbeat(1, "run", now, "running"), now)
+        assert board.progress(now + 0.5).eta is None
+    assert not any("to go" in part for part in headline(board.snapshot(now + 0.5)))
+    step(board, 1, 11, 40)
+    assert board.progress(START + 40).eta > 20 * 0.4
+    assert board.progress(START + 60).eta > 20 * 0.4  # now a step is known to take so long
 
 
 def test_progress_by_epochs_alone_and_without_any_total():

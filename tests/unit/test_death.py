@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from nbmn.cluster.death import cause
+from nbmn.cluster.death import Fate, cause, fates
 from nbmn.cluster.wait_status import first_to_go, status_of
 from nbmn.messages import RankInfo
 
@@ -71,6 +71,34 @@ improperly. There are three reasons this could occur:
 )
 def test_cause(logs: str, left: tuple[int, ...], code: int | None, words: str) -> None:
     assert cause(logs, RANKS, dict.fromkeys(left), code).startswith(words)
+
+
+BY_MPIEXEC = Fate("ended", "by mpiexec")
+
+
+@pytest.mark.parametrize(
+    ("logs", "left", "code", "found"),
+    [
+        ("", {1: 9}, 137, {0: BY_MPIEXEC, 1: Fate("killed", "by SIGKILL")}),
+        # mpiexec may blame a rank that it ended itself.
+        (
+            MPICH.format(pid=100, code=9) + SEGMENT,
+            {1: None},
+            11,
+            {0: BY_MPIEXEC, 1: Fate("killed", "by SIGSEGV")},
+        ),
+        ("", {0: 3 << 8}, 3, {0: Fate("exited", "with code 3"), 1: BY_MPIEXEC}),
+        (OPEN_MPI, {}, 1, {0: BY_MPIEXEC, 1: Fate("killed", "by SIGSEGV")}),
+        # Nobody tells which of them was the first.
+        ("", {0: None, 1: None}, 1, dict.fromkeys((0, 1), Fate("ended"))),
+        # mpiexec does not mind, and ends nobody.
+        ("", {1: None}, None, {1: Fate("exited", "with code 0")}),
+        ("", {}, None, {}),
+        ("", {}, 1, dict.fromkeys((0, 1), BY_MPIEXEC)),  # MPI_Abort
+    ],
+)
+def test_how_each_rank_ended(logs, left, code, found):
+    assert fates(logs, RANKS, left, code) == found
 
 
 def test_the_kernel_may_say_that_memory_ran_out() -> None:
@@ -141,6 +169,7 @@ def test_what_the_system_knows_counts_more_than_what_mpiexec_says():
 def test_who_aborted_is_not_made_up(left: dict[int, int | None]) -> None:
     """mpiexec kills all ranks then, in any order, and accuses none."""
     assert cause("", RANKS, left, 3).startswith("a rank called MPI_Abort with code 3")
+    assert {fate.how for fate in fates("", RANKS, left, 3).values()} == {"ended"}
     assert "MPI_Abort" not in cause("", RANKS, left, 128 + signal.SIGTERM)  # mpiexec itself ended
 
 

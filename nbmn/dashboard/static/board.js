@@ -7,6 +7,7 @@ const FLOOR_MS = 120; // between two drawings
 const PAINT_MS = 30; // until Bokeh's next frame
 const TICK_MS = 1000; // the kernel gives a sign at least as often
 const PATIENCE = 10; // ticks without a sign, until the kernel counts as lost
+const FEW_POINTS = 5;
 const LOST =
   "No word from the kernel: it has ended or restarted, or this page has lost its connection. " +
   "This is what it said last.";
@@ -21,6 +22,8 @@ const SHAPES = {
   done: '<path d="M2.5 8.5l4 4 7-8.5" fill="none" stroke-width="2.6" stroke-linecap="round" stroke-linejoin="round"/>',
   interrupted: '<path d="M3.5 3.5h9v9h-9z"/>',
 };
+SHAPES.killed = SHAPES.exited = SHAPES.failed;
+SHAPES.ended = SHAPES.interrupted;
 
 // ---- Numbers: the other half of nbmn/dashboard/encoding.py
 
@@ -44,20 +47,13 @@ function unpack(view, layout) {
   });
 }
 
-function newest(data, names) {
-  const x = [];
-  const y = [];
-  const kept = [];
-  for (const name of names) {
-    const column = data[name];
-    let i = column.length - 1;
-    while (i >= 0 && !Number.isFinite(column[i])) i--;
-    if (i < 0) continue;
-    x.push(data.x[i]);
-    y.push(column[i]);
-    kept.push(name);
-  }
-  return { x, y, kept };
+// Of each curve the newest point; all of them where they are so few that no line shows them.
+function dots(data, names) {
+  return names.flatMap((name) => {
+    const known = [...data[name].keys()].filter((i) => Number.isFinite(data[name][i]));
+    const chosen = known.length > FEW_POINTS ? known.slice(-1) : known;
+    return chosen.map((i) => ({ name, x: data.x[i], y: data[name][i] }));
+  });
 }
 
 const LARGE = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
@@ -233,12 +229,13 @@ class Board {
   buildTable(state) {
     const table = make("table", "nbmn-table", this.legend);
     const head = make("tr", "", make("thead", "", table));
-    for (const [i, name] of ["rank", "state", "iteration", ...state.names].entries()) {
-      make("th", i > 1 ? "nbmn-number" : "", head, name);
-    }
+    make("th", "", head, "rank");
+    make("span", "nbmn-word", make("th", "", head), "state");
+    for (const name of ["iteration", ...state.names]) make("th", "nbmn-number", head, name);
     if (state.reported) make("th", "nbmn-number", head, "samples/s");
-    if (state.gpus) make("th", "", head, "GPU");
+    if (state.gpus) make("th", "nbmn-wide", head, "GPU");
     make("th", "nbmn-rest", head);
+    const columns = 3 + state.names.length + state.reported; // without those that go below
     const body = make("tbody", "", table);
     this.rows = state.rows.map((row) => {
       const line = make("tr", "", body);
@@ -247,14 +244,17 @@ class Board {
       name.append(`${row.rank}`);
       const cell = make("td", "nbmn-state", line);
       const lamp = make("span", "nbmn-lamp", cell);
-      const word = make("span", "", cell);
+      const word = make("span", "nbmn-word", cell);
       const numbers = [null, ...state.names, ...(state.reported ? [null] : [])].map(() =>
         make("td", "nbmn-number", line),
       );
-      const gpu = state.gpus ? make("td", "nbmn-gpu", line) : null;
+      const gpu = state.gpus ? make("td", "nbmn-gpu nbmn-wide", line) : null;
       const detail = make("td", "nbmn-rest nbmn-dim", line);
-      this.listen(line, row.rank);
-      return { line, lamp, word, numbers, gpu, detail };
+      const below = make("tr", "nbmn-below", body);
+      const told = make("td", "nbmn-dim", below);
+      told.colSpan = columns;
+      for (const part of [line, below]) this.listen(part, row.rank);
+      return { line, lamp, word, numbers, gpu, detail, told };
     });
     this.sum = null;
     if (state.rows.length > 1) {
@@ -265,21 +265,22 @@ class Board {
       this.sum = [...state.names, ...(state.reported ? [null] : [])].map(() =>
         make("td", "nbmn-number", line),
       );
-      if (state.gpus) make("td", "", line);
+      if (state.gpus) make("td", "nbmn-wide", line);
       make("td", "nbmn-rest", line);
     }
   }
 
   fillTable(state) {
     state.rows.forEach((row, index) => {
-      const { line, lamp, word, numbers, gpu, detail } = this.rows[index];
-      line.title = row.detail; // a narrow page has the last column out of sight
+      const { lamp, word, numbers, gpu, detail, told } = this.rows[index];
       setLamp(lamp, row.lamp);
       setText(word, row.lamp);
       const texts = [row.iteration, ...row.values, ...(state.reported ? [row.rate] : [])];
       texts.forEach((text, i) => setText(numbers[i], text));
       if (gpu) setText(gpu, row.gpu || "–");
       setText(detail, row.detail);
+      const does = row.detail ? `${row.lamp}: ${row.detail}` : row.lamp;
+      setText(told, row.gpu ? `${does} · ${row.gpu}` : does);
     });
     const texts = [...state.means, ...(state.reported ? [state.rate] : [])];
     this.sum?.forEach((cell, i) => setText(cell, texts[i]));
@@ -438,16 +439,18 @@ class Board {
     const points = doc?.get_model_by_name("points");
     if (!points || !data || !layout.columns.every((name) => name in points.data)) return;
     points.data = { ...data, ...inWords(data, layout.columns, this.state.crowd) };
-    const ends = doc.get_model_by_name("ends");
-    if (ends) {
-      const ranks = layout.columns.filter((name) => /^r\d+$/.test(name));
-      const { x, y, kept } = newest(data, ranks);
-      ends.data = { x, y, color: kept.map((name) => this.color(Number(name.slice(1)))) };
-    }
+    const { crowd } = this.state;
+    const dotted = layout.columns.filter((name) =>
+      /^r\d+$/.test(name) ? !crowd : name.startsWith("other") || (name === "mean" && crowd),
+    );
+    const found = dots(data, dotted);
+    doc.get_model_by_name("dots").data = {
+      x: found.map(({ x }) => x),
+      y: found.map(({ y }) => y),
+      color: found.map(({ name }) => this.dotColor(name)),
+    };
     const plot = doc.get_model_by_name(layout.key);
-    if (plot && layout.top !== null) {
-      plot.y_range.end = layout.top;
-    }
+    if (plot) [plot.y_range.start, plot.y_range.end] = layout.limits;
     const axis = plot?.below?.[0];
     if (axis && axis.axis_label !== layout.x_label) axis.axis_label = layout.x_label;
   }
@@ -456,6 +459,10 @@ class Board {
 
   color(rank) {
     return this.colors[`rank-${rank % 8}`];
+  }
+
+  dotColor(name) {
+    return name.startsWith("r") ? this.color(Number(name.slice(1))) : this.colors.text;
   }
 
   paintTheme() {

@@ -96,7 +96,8 @@ def test_curves_of_every_rank_move_while_the_cell_runs(notebook, keep_screenshot
     (output,) = saved["cells"][1]["outputs"]
     assert set(output["data"]) == {"text/plain", "text/html"}
     html = "".join(output["data"]["text/html"])
-    picture = base64.b64decode(re.search(r"base64,([^\"]+)", html)[1]).decode()
+    pictures = re.findall(r"base64,([^\"]+)", html)
+    picture = "".join(base64.b64decode(data).decode() for data in pictures)
     for key in ("loss", "samples/s", "accuracy"):
         for rank in range(size):
             path = re.search(f'id="{key}-{rank}" d="([^"]+)"', picture)[1]

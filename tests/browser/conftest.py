@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -268,6 +269,11 @@ class Notebook:
         return self.page.evaluate(
             f"(index) => {_PANEL}.content.widgets[index].model.toJSON().outputs", index
         )
+
+    def error(self, index: int) -> str:
+        """The error of a cell, without its colours; empty if there is none."""
+        errors = [each for each in self.outputs(index) if each["output_type"] == "error"]
+        return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(errors[0]["traceback"])) if errors else ""
 
     def boards(self) -> list[dict[str, Any]]:
         """Charts of all live boards: ``{"key": "loss", "data": {"x": […], "r0": […], …}}``."""

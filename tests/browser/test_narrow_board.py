@@ -94,7 +94,8 @@ def test_nothing_is_cut_off_in_a_narrow_window(notebook, page, keep_screenshot):
     book.wait_for_boards(
         lambda boards: len(boards) == 3 and all(len(b["data"]["x"]) for b in boards)
     )
-    page.wait_for_timeout(500)
+    # Bokeh draws a moment after it has the data.
+    page.wait_for_function(f"async () => (await {_AXES}).loss?.dots?.length === 3")
     assert page.evaluate(_CUT, f"{_TABLE} td, {_TABLE} th") == []
     keep = page.evaluate(_AXES)
     assert keep["samples/s"]["x"][0] == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from test_board import chart, holds
-from test_post_mortem import answer, await_box, error_of, shown
+from test_post_mortem import answer, await_box, shown
 from test_stuck_cells import BUTTON, STUCK, await_text
 
 OWN_ERROR = "(reading 'schema')"
@@ -26,7 +26,7 @@ def test_prompt_stop_button_and_board(notebook_7, page, keep_screenshot):
     book = notebook_7("notebook_7", CELLS)
     book.run(0)
     book.run(1)
-    failed = "\n".join(error_of(book, 1)["traceback"])
+    failed = book.error(1)
     assert "rank 1 raised ZeroDivisionError at cell [2] line 3" in failed
 
     book.start(2)
@@ -37,14 +37,14 @@ def test_prompt_stop_button_and_board(notebook_7, page, keep_screenshot):
     keep_screenshot(page, "notebook_7_prompt")
     answer(page, 2, "q", "")
     book.wait(2)
-    assert error_of(book, 2) is None
+    assert not book.error(2)
     assert "p total 11 ipdb> up >" in shown(page, 2)
 
     book.start(3)
     await_text(page, 3, "rank 1 runs at cell [4] line 3; rank 0 waits in barrier #")
     page.locator(BUTTON).first.click()
     book.wait(3, timeout=20)
-    assert "stopped on ranks 0, 1" in "\n".join(error_of(book, 3)["traceback"])
+    assert "stopped on ranks 0, 1" in book.error(3)
     book.scroll_to(3)
     keep_screenshot(page, "notebook_7_stopped")
 

@@ -34,11 +34,6 @@ def shown(page, index):
     return page.locator(f".jp-Notebook .jp-Cell >> nth={index} >> .jp-OutputArea").inner_text()
 
 
-def error_of(book, index):
-    errors = [o for o in book.outputs(index) if o["output_type"] == "error"]
-    return "\n".join(errors[0]["traceback"]) if errors else ""
-
-
 def check_that_all_goes_on(book, page):
     book.run(4)
     book.run(5)
@@ -55,14 +50,14 @@ def test_stop_button_where_and_failures(notebook, page, keep_screenshot):
     keep_screenshot(page, "slow")
     page.locator(BUTTON).first.click()
     book.wait(2, timeout=20)
-    assert "stopped on ranks 0, 1" in error_of(book, 2)
+    assert "stopped on ranks 0, 1" in book.error(2)
     assert "stopped at cell [3] line 3" in shown(page, 2)
     assert "waits in" not in shown(page, 2)
     check_that_all_goes_on(book, page)
 
     book.run(3, timeout=20)
-    assert "rank 1 raised ValueError at cell [" in error_of(book, 3)
-    assert "rank 0 waited in barrier #" in error_of(book, 3)
+    assert "rank 1 raised ValueError at cell [" in book.error(3)
+    assert "rank 0 waited in barrier #" in book.error(3)
     keep_screenshot(page, "raised")
     check_that_all_goes_on(book, page)
 

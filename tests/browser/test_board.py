@@ -105,6 +105,38 @@ def test_curves_of_every_rank_move_while_the_cell_runs(notebook, keep_screenshot
     assert "iteration 160 of 160" in html
 
 
+_CURVES_COME = """
+import time
+from nbmn.dashboard import LiveBoard
+from nbmn.records import RunStarted, Step
+
+def curves_come():
+    board = LiveBoard(size=2, run="run", title="made up")
+    board.show()
+    board.feed([RunStarted(rank, "run", time.time(), "made up") for rank in (0, 1)])
+    for i in range(1, 31):
+        values = {"loss": 1 / i, **{f"part {n}/loss": 1 / n for n in range(1, i)}}
+        board.feed([Step(rank, "run", time.time(), i, values, 32) for rank in (0, 1)])
+        time.sleep(0.1)
+    board.finish("done")
+"""
+
+
+def test_a_chart_that_changes_while_it_is_drawn_is_there_once(notebook):
+    book = notebook("board_curves", [_CURVES_COME, "curves_come()"])
+    book.run(0)
+    book.start(1)
+    most = 0
+    while book.is_running(1):
+        keys = [board["key"] for board in book.boards()]
+        assert len(keys) == len(set(keys))
+        most = max(most, len(keys))
+        book.page.wait_for_timeout(20)
+    assert most == 2
+    book.wait_for_boards(lambda boards: not boards)
+    assert book.page.script_errors == []
+
+
 def test_reload_during_a_blocked_cell_keeps_the_history(notebook, keep_screenshot):
     book = notebook("board_reload", [_FEED, "train(2, 400, 0.05)"])
     book.run(0)

@@ -390,22 +390,39 @@ class Board {
     });
   }
 
-  async embed(chart, item) {
+  embed(chart, item) {
     const turn = (chart.turn = (chart.turn ?? 0) + 1);
+    // One after the other: what is still being drawn cannot be cleared away.
+    chart.drawing = Promise.resolve(chart.drawing).then(() => this.drawChart(chart, item, turn));
+  }
+
+  async drawChart(chart, item, turn) {
+    const over = () => turn !== chart.turn || this.closed;
+    let known = [];
     try {
       const runtime = await findRuntime(this.model);
       this.bokeh = await loadBokeh(runtime);
-      await connected(chart.plot);
-      if (turn !== chart.turn || this.closed) return;
+      await connected(chart.plot, over);
+      if (over()) return;
       this.paintTheme(); // styles do not count before the board is on the page
       this.clear(chart);
       chart.plot.replaceChildren();
+      known = [...this.bokeh.documents];
       const views = await this.bokeh.embed.embed_item(item, chart.plot);
       chart.views = views;
       chart.doc = [...views][0].model.document;
+      if (over()) {
+        this.clear(chart);
+        return;
+      }
       this.paintChart(chart);
       if (chart.data) this.fillChart(chart);
     } catch (error) {
+      const half = (doc) => doc.roots()[0]?.id === item.root_id && !known.includes(doc);
+      this.remove(this.bokeh?.documents.find(half));
+      if (over()) return;
+      // Bokeh draws only what is on the page, and a board may be moved meanwhile.
+      if (!chart.plot.isConnected) return this.drawChart(chart, item, turn);
       console.error("nbmn: the chart cannot be drawn", error);
       chart.plot.replaceChildren(make("div", "nbmn-message", null, `The chart cannot be drawn: ${error}`));
     }
@@ -413,12 +430,17 @@ class Board {
 
   clear(chart) {
     chart.views?.clear();
-    const { documents } = this.bokeh ?? { documents: [] };
-    if (documents.includes(chart.doc)) documents.splice(documents.indexOf(chart.doc), 1);
+    this.remove(chart.doc);
     chart.views = chart.doc = undefined;
   }
 
+  remove(doc) {
+    const { documents } = this.bokeh ?? { documents: [] };
+    if (documents.includes(doc)) documents.splice(documents.indexOf(doc), 1);
+  }
+
   dropChart(key, chart) {
+    chart.turn += 1; // it may be being drawn
     this.clear(chart);
     chart.panel.remove();
     this.charts.delete(key);

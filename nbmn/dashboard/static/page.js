@@ -45,9 +45,10 @@ async function findRuntime(model) {
   }
 }
 
-function connected(element) {
+// When it is on the page, or nobody waits for it any more.
+function connected(element, over = () => false) {
   return new Promise((resolve) => {
-    const look = () => (element.isConnected ? resolve() : requestAnimationFrame(look));
+    const look = () => (element.isConnected || over() ? resolve() : requestAnimationFrame(look));
     look();
   });
 }

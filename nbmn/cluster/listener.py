@@ -77,30 +77,34 @@ class Listener:
     def interrupt(self, ranks: Iterable[int], run: str) -> None:
         """Raise KeyboardInterrupt on these ranks, if they still run that cell."""
         for rank in ranks:
-            self._commands.append((str(rank).encode(), b"interrupt", run.encode()))
+            self._tell(rank, "interrupt", run)
 
     def free(self, ranks: Iterable[int], run: str) -> None:
         """Raise KeyboardInterrupt where these ranks wait for others, whatever their code has made
         of SIGINT; if they still run that cell."""
         for rank in ranks:
-            self._commands.append((str(rank).encode(), b"free", run.encode()))
+            self._tell(rank, "free", run)
 
     def ask_where(self, ranks: Iterable[int]) -> None:
         """Ask ranks for their stacks; answers come to :attr:`stacks`."""
         for rank in ranks:
             self.stacks.pop(rank, None)
-            self._commands.append((str(rank).encode(), b"where"))
+            self._tell(rank, "where")
 
     def ask_trace(self, ranks: Iterable[int], steps: int) -> None:
         """Ask ranks for their last steps; answers come to :attr:`timelines`."""
         for rank in ranks:
             self.timelines.pop(rank, None)
-            self._commands.append((str(rank).encode(), b"trace", str(steps).encode()))
+            self._tell(rank, "trace", str(steps))
 
     def answer(self, rank: int, run: str, question: int, text: str) -> None:
         """Send what the person typed to a rank that has asked."""
-        data = run.encode(), str(question).encode(), text.encode(errors="replace")
-        self._commands.append((str(rank).encode(), b"answer", *data))
+        self._tell(rank, "answer", run, str(question), text)
+
+    def _tell(self, rank: int, *words: str) -> None:
+        # What a person types may hold what has no code.
+        data = [word.encode(errors="replace") for word in words]
+        self._commands.append((str(rank).encode(), *data))
 
     def close(self) -> None:
         self._closing.set()

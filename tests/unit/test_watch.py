@@ -116,7 +116,7 @@ WITH_FILES = """
 import os, signal, sys, threading
 from nbmn.engine.lifeline import lifeline
 pipe = lifeline()
-for _ in range(5000):
+for _ in range(500):
     os.open("/dev/null", os.O_RDONLY)
 threading.Thread(target=signal.pause, daemon=True).start()
 print(pipe, flush=True)
@@ -163,7 +163,8 @@ near = max(n for n in map(int, os.listdir("/proc/self/fd"))
            if os.path.exists(f"/proc/self/fd/{n}") and os.readlink(f"/proc/self/fd/{n}") == pipe)
 child = os.fork()
 if not child:
-    file = os.dup2(os.open("/dev/null", os.O_RDONLY), near)  # the child has let go of it
+    assert not os.path.exists(f"/proc/self/fd/{near}")  # the child has let go of it
+    file = os.dup2(os.open("/dev/null", os.O_RDONLY), near)
     child = os.fork()
     if not child:
         os.fstat(file)

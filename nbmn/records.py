@@ -80,6 +80,8 @@ class Wait:
     dtype: str = ""
     made: int = 0
     """Counts the communicators made of these members, from 1; 0 while it is being made."""
+    nth: int = 0
+    """Counts the collectives on that communicator within the cell, from 1; 0 for what is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,8 @@ class Span:
     number: int = 0
     """Counts the collectives on that communicator, alike on all ranks; 0 for messages."""
     nbytes: int = 0
+    nth: int = 0
+    """Counts the collectives on that communicator within the cell, from 1; 0 for messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ class Ledger:
         """Names the communicator for the recorder; it outlives the link, as what follows does."""
         self.recorded = 0
         """Collectives of the user's since the last renewal."""
+        self.earlier = 0
+        """Of these, those begun before the cell that runs."""
 
     @property
     def begun(self) -> int:
@@ -165,7 +167,7 @@ class Ledger:
             self.calls = Calls(self)
         self.open = []
         self.history.clear()
-        self.recorded = 0
+        self.recorded = self.earlier = 0
         self.sent = [0] * self.size
         self.received = [0] * self.size
         if self.meetings is not None:

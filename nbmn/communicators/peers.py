@@ -77,7 +77,7 @@ class Peers:
             if not is_alive(path):
                 gone.append(f"rank {rank} has ended")
             elif left(mine, self._told(link, rank) or (), time.monotonic()):
-                gone.append(f"rank {rank} has left {mine.operation} #{mine.number} before its end")
+                gone.append(f"rank {rank} has left {mine.name} before its end")
         return "; ".join(gone) or None
 
     def _ask(
@@ -220,15 +220,14 @@ def missing(mine: Entry, told: Mapping[int, Sequence[Entry] | None], now: float)
             continue
         absent.setdefault(_whereabouts(entries, now), []).append(rank)
     ranks = sorted(rank for some in absent.values() for rank in some)
-    name = f"{mine.operation} #{mine.number}" if mine.number else mine.operation
     if not ranks:
-        text = f"all others have come to {name}" if not unknown else f"in {name}"
+        text = f"all others have come to {mine.name}" if not unknown else f"in {mine.name}"
     else:
         places = "; ".join(f"{_ranks(some)} {where}" for where, some in absent.items())
         verb = "has" if len(ranks) == 1 else "have"
-        text = f"{_ranks(ranks)} {verb} not come to {name} ({places})"
+        text = f"{_ranks(ranks)} {verb} not come to {mine.name} ({places})"
         if not mine.number:
-            text = f"in {name} ({places})"
+            text = f"in {mine.name} ({places})"
     if unknown:
         text += f"; {_silent(unknown)}"
     return text

@@ -148,7 +148,7 @@ class Recorder:
             Of this thread, where that is known.
         """
         call = call or self.here()
-        nbytes = dtype = code = number = 0
+        nbytes = dtype = code = number = earlier = 0
         if type(data) is _array:
             kind = data.dtype
             nbytes, dtype = data.size * kind.itemsize, kind.num + 1
@@ -159,6 +159,7 @@ class Recorder:
             ledger = link.ledger
             if counts:
                 ledger.recorded = number = ledger.recorded + 1
+                earlier = ledger.earlier
             code = ledger.code
             call.traffic = ledger.traffic
         codes = self._codes
@@ -184,6 +185,7 @@ class Recorder:
             sequence,
             code,
             number,
+            earlier,
             nbytes,
             file,
             line,

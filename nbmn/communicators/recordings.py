@@ -1,6 +1,6 @@
 """Reads what ranks have recorded, from any process on the same host.
 
-The file is a header, a ring of entries of 60 bytes, and a table of strings. A rank writes
+The file is a header, a ring of entries of 64 bytes, and a table of strings. A rank writes
 an entry's sequence number first and a copy of it last: where the two differ, the
 rank was just writing.
 """
@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-MAGIC = b"nbmnrec2"
+MAGIC = b"nbmnrec3"
 HEADER = struct.Struct("<8sqqIId")
 USED = struct.Struct("<I")
 USED_AT = 28
 RING = 64
-ENTRY = struct.Struct("<QIIqIIddHHHHI")
-NBYTES, NBYTES_AT = struct.Struct("<q"), 16
-END, END_AT = struct.Struct("<d"), 40
-SHORT, DTYPE_AT = struct.Struct("<H"), 50
+ENTRY = struct.Struct("<QIIIqIIddHHHHI")
+NBYTES, NBYTES_AT = struct.Struct("<q"), 20
+END, END_AT = struct.Struct("<d"), 44
+SHORT, DTYPE_AT = struct.Struct("<H"), 54
 CAPACITY = 1024
 STRINGS = 65536
 LENGTH = RING + CAPACITY * ENTRY.size + STRINGS
@@ -79,11 +79,22 @@ class Entry:
     """Rank to which a message goes, or from which it comes; None for others and any."""
     tag: int | None = None
     """The tag of a message; None for others and any."""
+    earlier: int = 0
+    """Of ``number``, those begun before the notebook's cell; 0 where there are no cells."""
+
+    @property
+    def nth(self) -> int:
+        """Which of the cell's collectives on that communicator it is, from 1; 0 for messages."""
+        return self.number - self.earlier
+
+    @property
+    def name(self) -> str:
+        """Its operation, and which it is: ``allreduce #3``."""
+        return f"{self.operation} #{self.nth}" if self.nth else self.operation
 
     def __str__(self) -> str:
-        number = f" #{self.number}" if self.number else ""
         place = f"{os.path.basename(self.file).strip('<>')}, line {self.line}"  # <cell [1]> too
-        return f"{self.operation}{number}{self._ends()} ({place})"
+        return f"{self.name}{self._ends()} ({place})"
 
     def _ends(self) -> str:
         if self.peer is None:
@@ -148,7 +159,9 @@ def _strings(data: Any, used: int) -> list[str]:
 
 def entry(slot: tuple[Any, ...], strings: Sequence[str]) -> Entry:
     """Return what lies in a slot."""
-    sequence, link, number, nbytes, file, line, begin, end, name, dtype, peer, tag, _ = slot
+    sequence, link, number, earlier, nbytes, file, line, begin, end, name, dtype, peer, tag, _ = (
+        slot
+    )
 
     def text(place: int) -> str:
         return strings[place] if place < len(strings) else "?"
@@ -166,6 +179,7 @@ def entry(slot: tuple[Any, ...], strings: Sequence[str]) -> Entry:
         end or None,
         peer - 1 if peer else None,
         tag - 1 if tag else None,
+        earlier,
     )
 
 

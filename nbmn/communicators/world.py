@@ -86,6 +86,11 @@ class World:
         uid = self._state.nursery.latest
         return (0, 0, ()) if uid is None else (_creations(uid.members), uid.number, uid.members)
 
+    def begin_cell(self) -> None:
+        """Count collectives from here on as those of a new cell, where people read it; local."""
+        for ledger in list(self._state.ledgers.values()):
+            ledger.earlier = ledger.recorded
+
     @property
     def abandoned(self) -> int:
         """MPI communicators given up because what was begun on them could not be ended; local."""

@@ -207,7 +207,7 @@ def _split(span: Span, meetings: _Meetings, now: float) -> list[Bar]:
     if not span.link:
         return [Bar(0, span.name, span.begin, end, span.where, "", lasting)]
     size = f", {_size(span.nbytes)}" if span.nbytes else ""
-    detail = f"{span.name}{f' #{span.number}' if span.number else ''}{size}"
+    detail = f"{span.name}{f' #{span.nth}' if span.nth else ''}{size}"
     meeting = meetings.get((span.link, span.number))
     if lasting or (meeting and meeting.absent):
         return [Bar(0, WAITING, span.begin, end, span.where, detail, lasting)]

@@ -236,7 +236,7 @@ def describe_wait(state: RankState, on: str = "") -> str:
         Which communicator's, such as `` of ranks 0, 1``.
     """
     wait = state.wait
-    number = f" #{wait.number}" if wait and wait.number else ""
+    number = f" #{wait.nth}" if wait and wait.nth else ""
     end = ""
     if wait is not None and is_message(state):
         other = "any rank" if wait.peer is None else f"rank {wait.peer}"

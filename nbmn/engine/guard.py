@@ -33,6 +33,8 @@ def guarded(
 
 
 def _work(run: str, work: Callable[[], T], traced: bool) -> tuple[T | None, BaseException | None]:
+    from nbmn.communicators import world
+
     value: T | None = None
     error: BaseException | None = None
     try:
@@ -40,6 +42,7 @@ def _work(run: str, work: Callable[[], T], traced: bool) -> tuple[T | None, Base
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         reporter().begin(run)
         phases().begin_run(run, traced)
+        world().begin_cell()
         value = work()
     except BaseException as failure:  # noqa: BLE001 - handed to the notebook
         error = failure

@@ -113,6 +113,7 @@ def spans(
             str(entry.link),
             entry.number,
             entry.nbytes,
+            entry.nth,
         )
         for entry in entries
         if (entry.end is None or entry.end > since) and entry.begin < until

@@ -144,6 +144,7 @@ class Lookout:
             entry.nbytes,
             entry.dtype,
             made,
+            entry.nth,
         )
 
     def begun(self) -> dict[str, int]:

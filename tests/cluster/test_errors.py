@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -77,10 +76,11 @@ def test_syntax_errors_of_other_code_name_the_user_s_line(two: Notebook, tmp_pat
 
 @pytest.mark.parametrize("magic", ["%%time", "%%capture"])
 def test_lines_below_another_cell_magic(two: Notebook, magic: str) -> None:
+    two.check("%mn comm.barrier()")  # not counted in the next cell
     label = two.next_cell()
     ran = two.run(f"%%mn\n{magic}\nx = 1\n1 / 0 if comm.rank else comm.barrier()")
     assert f"rank 1 raised ZeroDivisionError at {label} line 4" in ran.error
-    assert f"rank 0 waited in barrier #1 ({label} line 4)" in re.sub(r"#\d+", "#1", ran.error)
+    assert f"rank 0 waited in barrier #1 ({label} line 4)" in ran.error
     assert "----> 4 1 / 0 if comm.rank" in ANSI.sub("", ran.error)
 
 

@@ -57,21 +57,22 @@ def test_where_folds_equal_stacks_and_names_cells_and_lines(
 ) -> None:
     functions = three.next_cell()
     three.check("%%mn\nimport time\ndef outer():\n    inner()\ndef inner():\n    time.sleep(60)")
-    cell = begin(three, tmp_path, "if comm.rank == 1:\n    outer()\ncomm.barrier()")
-    ran = where_until(three, "ranks 0, 2: in barrier #")
+    three.check("%mn comm.barrier()")  # not counted in the next cell
+    cell = begin(three, tmp_path, "comm.barrier()\nif comm.rank == 1:\n    outer()\ncomm.barrier()")
+    ran = where_until(three, "ranks 0, 2: in barrier #2 (")
     rank_1 = ran.text[ran.text.index("rank 1: ") :]
     assert rank_1.startswith("rank 1: in the cell for ")
     assert "sleeps" in rank_1.splitlines()[0]
     assert rank_1.splitlines()[1:] == [
-        f"  {cell} line 4 in <module>: outer()",
+        f"  {cell} line 5 in <module>: outer()",
         f"  {functions} line 4 in outer: inner()",
         f"  {functions} line 6 in inner: time.sleep(60)",
     ]
     others = ran.text[: ran.text.index("rank 1: ")]
-    assert f"({cell} line 5) for " in others
-    assert others.splitlines()[1:] == [f"  {cell} line 5 in <module>: comm.barrier()"]
+    assert f"({cell} line 6) for " in others
+    assert others.splitlines()[1:] == [f"  {cell} line 6 in <module>: comm.barrier()"]
     (data,) = ran.displays.values()
-    assert f"{cell} line 5" in data["text/html"]
+    assert f"{cell} line 6" in data["text/html"]
     assert "time.sleep(60)" in data["text/html"]
     assert "interrupted ranks 0–2" in three.check("%mn_interrupt").text
     works(three, RANKS)

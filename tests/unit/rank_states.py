@@ -25,7 +25,8 @@ def waiting(
     confirmed: float = 11.0,
 ) -> RankState:
     message = operation.startswith(("send", "recv"))
-    wait = Wait(7, link, 0 if message else number, members, peer, tag)
+    counted = 0 if message else number
+    wait = Wait(7, link, counted, members, peer, tag, nth=counted)
     return RankState(
         rank,
         "waiting",

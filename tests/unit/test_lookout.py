@@ -19,7 +19,8 @@ from nbmn.records import Busy
 
 
 def waits(link: int, number: int, peer: int | None = None) -> Any:
-    entry = Entry(3, link, number, "x", 0, "", "<cell [1]>", 2, 1.0, None, peer)
+    earlier = number and 4
+    entry = Entry(3, link, number, "x", 0, "", "<cell [1]>", 2, 1.0, None, peer, None, earlier)
     world = SimpleNamespace(
         recorder=SimpleNamespace(last=lambda thread: entry),
         links=lambda: [SimpleNamespace(code=7, members=(4, 2), uid=SimpleNamespace(number=3))],
@@ -40,6 +41,7 @@ def waits(link: int, number: int, peer: int | None = None) -> Any:
 def test_ranks_are_told_as_those_of_the_world() -> None:
     assert (told := waits(7, 5)).members == (4, 2)
     assert (told.link, told.number, told.peer, told.made) == ("7", 5, None, 3)
+    assert told.nth == 1
     assert waits(7, 0, peer=1).peer == 2
 
 
@@ -49,7 +51,7 @@ def test_a_rank_that_does_not_exist_is_no_error() -> None:
 
 def test_while_a_communicator_is_made_only_its_ranks_take_part() -> None:
     told = waits(0, 0)
-    assert (told.link, told.number, told.members) == ("9", 2, (1, 3))
+    assert (told.link, told.number, told.nth, told.members) == ("9", 2, 0, (1, 3))
 
 
 # Threads beside the main one.

@@ -99,7 +99,9 @@ def steps(count):
 
 
 def entry(sequence, begin, end):
-    return Entry(sequence, 7, sequence, "allreduce", 8, "float64", "<cell [2]>", 5, begin, end)
+    return Entry(
+        sequence, 7, sequence, "allreduce", 8, "float64", "<cell [2]>", 5, begin, end, earlier=1
+    )
 
 
 def told(marked, talk, count, runs=(), reports=()):
@@ -119,7 +121,7 @@ def test_the_last_steps_travel():
     ]
     assert number == 1
     assert found[1].where == "cell [2] line 5"
-    assert (found[1].link, found[1].number, found[1].nbytes) == ("7", 2, 8)
+    assert (found[1].link, found[1].number, found[1].nth, found[1].nbytes) == ("7", 2, 1, 8)
     assert found[0].where == "f.py line 3"
     found, number = told(steps(3), talk, 10)
     assert ([span.name for span in found].count("update"), number) == (3, 3)

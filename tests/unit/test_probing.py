@@ -230,7 +230,7 @@ def test_running_out_of_memory(tmp_path: Path) -> None:
 
 def test_stacks_as_a_person_reads_them() -> None:
     frames = (Frame("cell [1] line 2", "<module>", "train(a < b)"), Frame("x.py line 3", "train"))
-    wait = Wait(7, "w", 418, (0, 1, 2, 3))
+    wait = Wait(7, "w", 418, (0, 1, 2, 3), nth=18)
     places = [
         Place(RankState(r, "waiting", "cell [1] line 2", 1.0 + r, "allreduce", wait), frames)
         for r in (3, 0, 2)
@@ -241,7 +241,7 @@ def test_stacks_as_a_person_reads_them() -> None:
     places.append(Place(RankState(6, "silent", "cell [1] line 2", 4.0, process="S"), pid=78))
     groups = fold(places)
     assert render_text(groups) == (
-        "ranks 0, 2, 3: in allreduce #418 (cell [1] line 2) for 4.0 s\n"
+        "ranks 0, 2, 3: in allreduce #18 (cell [1] line 2) for 4.0 s\n"
         "  cell [1] line 2 in <module>: train(a < b)\n"
         "  x.py line 3 in train\n"
         "rank 1: in the cell for 5.0 s, sleeps\n"

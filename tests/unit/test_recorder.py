@@ -5,6 +5,8 @@ import sys
 import threading
 import time
 import timeit
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,6 +222,19 @@ def test_missing_names_ranks_and_where_they_are():
     assert missing(entry(41), {1: [entry(41)]}, 5.0) == "all others have come to allreduce #41"
     # A higher number on another communicator says nothing.
     assert "rank 1 has not come" in missing(entry(41), {1: [entry(50, link=8)]}, 5.0)
+
+
+def test_people_count_the_collectives_of_a_cell(tmp_path):
+    talks = Talks(tmp_path)
+    ledger = SimpleNamespace(recorded=40, earlier=38, code=7, traffic=0, open=(), steps=0)
+    talks._link = SimpleNamespace(ledger=ledger, verify=False)
+    talks.allreduce(np.ones(3))
+    (mine,) = read_recorder(talks.track.path)
+    assert (mine.number, mine.nth, mine.name) == (41, 3, "allreduce #3")
+    behind = replace(entry(40, "bcast"), earlier=38)
+    assert missing(mine, {1: [behind]}, 5.0) == (
+        "rank 1 has not come to allreduce #3 (rank 1 at bcast #2 (train.py, line 12) since 4 s)"
+    )
 
 
 def test_messages_are_recorded_with_their_other_end(tmp_path):

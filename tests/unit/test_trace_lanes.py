@@ -15,7 +15,9 @@ def timeline(rank, *spans, now=100.0, clock=100.0, run="[1]#1", groups=()):
 
 
 def mean(begin, end, number, nbytes=4000):
-    return Span("average_gradients", begin, end, "cell [1] line 9", "7", number, nbytes)
+    return Span(
+        "average_gradients", begin, end, "cell [1] line 9", "7", 40 + number, nbytes, number
+    )
 
 
 def phase(name, begin, end, line=3):

@@ -199,8 +199,8 @@ class Timeline:
     """``time.monotonic()`` of the rank's host at ``time``."""
     spans: tuple[Span, ...]
     """By begin."""
-    steps: int = 0
-    """How many steps these are; 0 where the run marks none, and is told as a whole."""
+    ends: tuple[float, ...] = ()
+    """When its steps ended; none where the run marks none, and is told as a whole."""
     groups: tuple[Group, ...] = ()
     """Communicators of these spans, as far as they are still there."""
 

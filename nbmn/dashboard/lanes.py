@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nbmn.dashboard.lateness import Meeting, lateness
 from nbmn.records import Span, Timeline
 
 __all__ = ["PHASES", "Bar", "Lanes", "Straggler", "lanes"]
@@ -15,8 +16,6 @@ __all__ = ["PHASES", "Bar", "Lanes", "Straggler", "lanes"]
 PHASES = ("data", "forward", "backward", "update", "extensions")
 """Phases with colours of their own, in the order of a step; then come others."""
 WAITING, COMMUNICATION = "waiting", "communication"
-LATE = 0.1
-"""Share of the time that others wait for a rank from which on it is called a straggler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,10 @@ class Straggler:
     rank: int
     share: float
     """Of the whole time, 0 to 1."""
-    times: int
-    """Collectives to which it came last."""
+    late: int
+    """Steps in which it is late; collectives, where no steps are marked."""
+    of: int
+    """How many there are."""
     kind: str = ""
     """The phase in which it takes longer than the others; empty if there is none."""
     where: str = ""
@@ -68,6 +69,8 @@ class Lanes:
     shares: Mapping[int, Mapping[str, float]]
     """Seconds by rank and kind."""
     stragglers: tuple[Straggler, ...]
+    turns: tuple[int, ...] = ()
+    """Ranks for which the others wait by turns."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -102,9 +105,17 @@ def lanes(timelines: Sequence[Timeline], one_host: bool = True) -> Lanes:
     shares = {rank: dict[str, float]() for rank in ranks}
     for bar in bars:
         shares[bar.rank][bar.kind] = shares[bar.rank].get(bar.kind, 0.0) + bar.end - bar.begin
-    steps = max(timeline.steps for timeline in shifted if timeline.spans)
-    late = _stragglers(meetings.values(), bars, shares, end - begin, max(1, steps))
-    return Lanes(ranks, end - begin, steps, tuple(bars), shares, late)
+    # Of one rank, since others may be a step further.
+    ends = max((timeline.ends for timeline in shifted if timeline.spans), key=len)
+    found = lateness(tuple(meetings.values()), ends, end - begin)
+    late = tuple(
+        Straggler(
+            *(each.rank, each.seconds / (end - begin), each.steps, each.of),
+            *_cause(each.rank, bars, shares, max(1, len(ends))),
+        )
+        for each in found.stragglers
+    )
+    return Lanes(ranks, end - begin, len(ends), tuple(bars), shares, late, found.turns)
 
 
 def _of_one_time(timelines: Sequence[Timeline]) -> list[Timeline]:
@@ -119,7 +130,9 @@ def _of_one_time(timelines: Sequence[Timeline]) -> list[Timeline]:
         each
         if each.run == last
         else replace(
-            each, spans=tuple(s for s in each.spans if s.end is None or s.end > began[last])
+            each,
+            spans=tuple(s for s in each.spans if s.end is None or s.end > began[last]),
+            ends=(),
         )
         for each in timelines
     ]
@@ -135,22 +148,10 @@ def _on_one_clock(timeline: Timeline, one_host: bool) -> Timeline:
     if any(span.end is None for span in spans):
         now = Span("", timeline.clock + shift, timeline.clock + shift, "")
         spans = (*spans, now)
-    return replace(timeline, spans=spans)
+    return replace(timeline, spans=spans, ends=tuple(end + shift for end in timeline.ends))
 
 
-@dataclass(frozen=True, slots=True)
-class _Meeting:
-    """A collective, as far as the ranks that are shown take part in it."""
-
-    came: Mapping[int, float]
-    """When each of them came to it."""
-    absent: tuple[int, ...]
-    """Those that never did: the others waited in vain, or still wait."""
-    until: float
-    """When the last of those that came left it, as far as is known of those that are absent."""
-
-
-_Meetings = Mapping[tuple[str, int], _Meeting]
+_Meetings = Mapping[tuple[str, int], Meeting]
 """By communicator and number."""
 
 
@@ -194,7 +195,7 @@ def _meetings(
             if reached[link, rank] < number and clocks[rank] > last
         )
         end = min([until[link, number], *(clocks[rank] for rank in absent)])
-        found[link, number] = _Meeting(times, absent, end)
+        found[link, number] = Meeting(times, absent, end)
     return found
 
 
@@ -242,34 +243,6 @@ def _flat(bars: Iterable[Bar]) -> list[Bar]:
 
 def _alike(one: Bar, other: Bar) -> bool:
     return (one.kind, one.where, one.detail) == (other.kind, other.where, other.detail)
-
-
-def _stragglers(
-    meetings: Iterable[_Meeting],
-    bars: Sequence[Bar],
-    shares: Mapping[int, Mapping[str, float]],
-    seconds: float,
-    steps: int,
-) -> tuple[Straggler, ...]:
-    delays: Counter[int] = Counter()
-    times: Counter[int] = Counter()
-    for meeting in meetings:
-        *_, last = order = sorted(meeting.came, key=meeting.came.__getitem__)
-        begin, end = meeting.came[last], meeting.until
-        if not meeting.absent and len(order) > 1:
-            begin, end = meeting.came[order[-2]], begin
-        elif len(meeting.absent) == 1:
-            (last,) = meeting.absent
-        else:
-            continue  # there is not one for which all others wait
-        delays[last] += end - begin  # type: ignore[assignment]
-        times[last] += 1
-    found = []
-    for rank, delay in delays.most_common():
-        if seconds > 0 and delay / seconds >= LATE:
-            cause = _cause(rank, bars, shares, steps)
-            found.append(Straggler(rank, delay / seconds, times[rank], *cause))
-    return tuple(found)
 
 
 def _cause(

@@ -55,6 +55,9 @@ def says(straggler: Straggler, lanes: Lanes) -> str:
     """A straggler in a sentence."""
     who = "the other waits" if len(lanes.ranks) == 2 else "the others wait"
     words = f"rank {straggler.rank} is late: {who} for it {100 * straggler.share:.0f}% of the time"
+    if straggler.late < straggler.of:
+        what = "steps" if lanes.steps else "collectives"
+        words += f", in {straggler.late} of {straggler.of} {what}"
     if straggler.kind:
         where = f" ({straggler.where})" if straggler.where else ""
         words += (
@@ -73,13 +76,17 @@ def headline(lanes: Lanes) -> str:
     return f"{who}: {steps}{_time(lanes.seconds)}"
 
 
-def _note(lanes: Lanes) -> list[str]:
-    return [NO_STEPS] if lanes.bars and not lanes.steps else []
+def _notes(lanes: Lanes) -> list[str]:
+    notes = [NO_STEPS] if lanes.bars and not lanes.steps else []
+    if lanes.turns:
+        who = text.ranks_in_words(lanes.turns)
+        notes.append(f"{who} are late by turns: no rank is in most steps")
+    return notes
 
 
 def plain(lanes: Lanes) -> str:
     """Headline, stragglers, and a table of shares."""
-    lines = [headline(lanes), *_note(lanes), *(says(each, lanes) for each in lanes.stragglers)]
+    lines = [headline(lanes), *_notes(lanes), *(says(each, lanes) for each in lanes.stragglers)]
     if lanes.bars:
         rows = [["rank", *lanes.kinds], *_rows(lanes)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -99,7 +106,7 @@ def html(lanes: Lanes, anchor: str = "") -> str:
         Marks the place where a page with a kernel puts the live figure.
     """
     parts = [f"<div><b>{escape(headline(lanes))}</b></div>"]
-    parts += [f'<div style="color:{_TEXT}">{escape(each)}</div>' for each in _note(lanes)]
+    parts += [f'<div style="color:{_TEXT}">{escape(each)}</div>' for each in _notes(lanes)]
     parts += [
         f'<div style="color:{_LATE}">{escape(says(each, lanes))}</div>' for each in lanes.stragglers
     ]

@@ -36,7 +36,7 @@ class Tracer:
         ring, world = phases(), self._world
         marked, entries = ring.all(), world.recorder.entries()
         run = last_run(ring.runs(), marked, entries)
-        since, count = beginning(run, marked, ring.reports(), entries, steps)
+        since, ends = beginning(run, marked, ring.reports(), entries, steps)
         found = spans(marked, entries, since, run.end)
         there = {span.link for span in found}
         groups = [Group(str(each.code), each.members) for each in world.links()]
@@ -46,7 +46,7 @@ class Tracer:
             time.time(),
             time.monotonic(),
             found,
-            count,
+            ends,
             tuple(group for group in groups if group.link in there),
         )
 
@@ -82,8 +82,8 @@ def beginning(
     reports: Sequence[float],
     entries: Sequence[Entry],
     steps: int,
-) -> tuple[float, int]:
-    """When the last steps of a run begin, and how many there are; 0 where none is marked.
+) -> tuple[float, tuple[float, ...]]:
+    """When the last steps of a run begin, and when each ends; none where none is marked.
 
     A step ends with an update, or where no update is marked when it is reported.
     """
@@ -92,7 +92,7 @@ def beginning(
     since = ends[-steps - 1] if len(ends) > steps else run.begin
     if entries and entries[0].sequence > 1:
         since = max(since, entries[0].begin)  # what went before is not known as a whole
-    return since, min(steps, sum(end > since for end in ends))
+    return since, tuple(end for end in ends if end > since)[-steps:]
 
 
 def spans(

@@ -20,9 +20,13 @@ def spans(rank, steps):
                    "7", i + 1, 4_000_000)
         yield Span("update", begin + 0.054, begin + 0.06, "cell [5] line 5")
 
+def ends(steps):
+    return tuple(0.06 * (i + 1) for i in range(steps))
+
 def show(size, steps):
     told = [
-        Timeline(rank, "r", 1.0, 1.0, tuple(spans(rank, steps)), steps) for rank in range(size)
+        Timeline(rank, "r", 1.0, 1.0, tuple(spans(rank, steps)), ends(steps))
+        for rank in range(size)
     ]
     show_timeline(lanes(told), live=True)
 """

@@ -107,8 +107,8 @@ def entry(sequence, begin, end):
 def told(marked, talk, count, runs=(), reports=()):
     """What travels, and how many steps it is said to be."""
     run = last_run(runs, marked, talk)
-    since, number = beginning(run, marked, reports, talk, count)
-    return spans(marked, talk, since, run.end), number
+    since, ends = beginning(run, marked, reports, talk, count)
+    return spans(marked, talk, since, run.end), len(ends)
 
 
 def test_the_last_steps_travel():

@@ -10,8 +10,8 @@ from nbmn.records import Group, Span, Timeline, decode, encode
 
 
 def timeline(rank, *spans, now=100.0, clock=100.0, run="[1]#1", groups=()):
-    steps = sum(span.name == "update" for span in spans)
-    return Timeline(rank, run, now, clock, tuple(spans), steps, groups)
+    ends = tuple(span.end for span in spans if span.name == "update")
+    return Timeline(rank, run, now, clock, tuple(spans), ends, groups)
 
 
 def mean(begin, end, number, nbytes=4000):
@@ -62,7 +62,7 @@ def test_the_straggler_and_what_it_takes_its_time_for():
         ]
         ranks.append(timeline(rank, *spans))
     (late,) = lanes(ranks).stragglers
-    assert (late.rank, late.times) == (1, 4)
+    assert (late.rank, late.late, late.of) == (1, 4, 4)
     assert late.share == pytest.approx(4 * 4.0 / 37.0)
     assert (late.kind, late.where) == ("forward", "cell [1] line 3")
     assert (late.mine, late.theirs) == (6.0, 2.0)
@@ -140,7 +140,7 @@ def test_who_never_came_is_late_and_the_others_waited(end):
     assert found.shares[0] == {"communication": pytest.approx(0.1), "waiting": pytest.approx(6.8)}
     assert found.shares[2]["waiting"] == pytest.approx(6.7)
     (late,) = found.stragglers
-    assert (late.rank, late.times, late.share) == (1, 1, pytest.approx(6.7 / 7))
+    assert (late.rank, late.late, late.share) == (1, 1, pytest.approx(6.7 / 7))
     assert "rank 1 is late: the others wait for it 96% of the time" in plain(found)
 
 

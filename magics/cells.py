@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from IPython.core.magic import cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import argument
 
 from nbmn.cluster import ClusterError, RanksInterrupted, Session
 from nbmn.cluster.cells import CellRun
-from nbmn.magics.arguments import parse
+from nbmn.magics.arguments import arguments, parse, some_ranks
 from nbmn.magics.boards import RunArea, make_run_area
 from nbmn.magics.context import Context, ContextMagics
 from nbmn.magics.debug import prompt
@@ -21,8 +21,8 @@ from nbmn.ranks import name_ranks
 class CellMagics(ContextMagics):
     """Run code on ranks."""
 
-    @magic_arguments()
-    @argument("ranks", nargs="*", help="all (default), 0, 0,2, a slice such as 1: or ::2")
+    @arguments("%%")
+    @some_ranks()
     @argument("-o", "--output", metavar="NAME", help="keep the last expression's values, by rank")
     @argument("--bg", action="store_true", help="return at once; output goes on appearing")
     @argument("--local", action="store_true", help="run the cell in the notebook as well")
@@ -30,14 +30,15 @@ class CellMagics(ContextMagics):
     @cell_magic
     def mn(self, line: str, cell: str) -> CellRun | None:
         """Run the cell on ranks; fails when it fails on one of them."""
-        args = parse(self.mn, line, "%%")
+        args = parse(self.mn, line)
         return run_on_ranks(self.context, numbered(f"%%mn {line}", cell), args)
 
     @line_magic("mn")
     def mn_line(self, line: str) -> None:
         """Evaluate one expression or statement on all ranks."""
         if {"-h", "--help"} & set(line.split()[:1]):
-            parse(self.mn, line, "%%")
+            print(self.mn.__doc__)
+            return
         if line.startswith(("-o ", "--")):
             raise ClusterError(f"{line.split()[0]} goes with a cell: %%mn {line.split()[0]} …")
         if not line.strip():

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import argument
 
 from nbmn.cluster import ClusterError, Plan, Session, start
 from nbmn.cluster.errors import stoppable
 from nbmn.cluster.launch import check, default_ranks
 from nbmn.cluster.tables import StartProgress, ranks_table, start_table, status_table
-from nbmn.magics.arguments import parse
+from nbmn.magics.arguments import arguments, parse, seconds, whole
 from nbmn.magics.boards import load_ahead
 from nbmn.magics.context import ContextMagics, Place, show
 from nbmn.magics.journal import Done, describe, name
@@ -24,19 +24,21 @@ NEXT = """\
 %mn_push model    send a variable to the ranks
 %mn_stop          end the ranks"""
 
+HOW_MANY = "how many (default one per GPU, or one per core)"
+THREADS = "threads that BLAS may use on each rank (default 1)"
+TIMEOUT = "give up after so long without progress (default 120)"
+
 
 @magics_class
 class ClusterMagics(ContextMagics):
     """Start and stop ranks."""
 
-    @magic_arguments()
-    @argument("ranks", nargs="?", type=int, help="how many; bare: one per GPU, or one per core")
+    @arguments()
+    @argument("ranks", metavar="RANKS", nargs="?", type=whole, help=HOW_MANY)
     @argument("--restart", action="store_true", help="stop the ranks that run, if any, first")
     @argument("--share-gpus", action="store_true", help="allow several ranks on one GPU")
-    @argument("--threads", type=int, default=1, help="BLAS threads per rank (default 1)")
-    @argument(
-        "--timeout", type=float, default=120.0, help="seconds without progress to give up after"
-    )
+    @argument("--threads", metavar="N", type=whole, default=1, help=THREADS)
+    @argument("--timeout", metavar="SECONDS", type=seconds, default=120.0, help=TIMEOUT)
     @line_magic
     def mn_start(self, line: str) -> None:
         """Start MPI ranks; returns when the next cell will work on them."""
@@ -67,8 +69,8 @@ class ClusterMagics(ContextMagics):
             return
         self._start(plan)
 
-    @magic_arguments()
-    @argument("ranks", nargs="?", type=int, help="how many; bare: as many as before")
+    @arguments()
+    @argument("ranks", metavar="RANKS", nargs="?", type=whole, help="how many (default as before)")
     @argument(
         "--replay", action="store_true", help="run again the cells and pushes that had succeeded"
     )
@@ -88,18 +90,22 @@ class ClusterMagics(ContextMagics):
             replay(self.context)
             print(f"replayed {describe(ahead)}")
 
+    @arguments()
     @line_magic
     def mn_status(self, line: str) -> None:
         """Show every rank and what it does now."""
+        parse(self.mn_status, line)
         session = self.context.require_session()
         title = f"{session.size} rank{'s' * (session.size > 1)}, {session.ranks[0].mpi}"
         runs = {rank: run.request.run for rank, run in session.running().items()}
         now = time.monotonic()
         show(status_table(title, session.ranks, session.listener.beats, runs, now))
 
+    @arguments()
     @line_magic
     def mn_stop(self, line: str) -> None:
         """End the ranks and their processes."""
+        parse(self.mn_stop, line)
         with stoppable("stopped while ranks were ending; none runs"):
             print("ranks stopped" if self.context.stop() else "no ranks were running")
 
@@ -124,8 +130,8 @@ class ClusterMagics(ContextMagics):
 
         self.context.plan = plan
         session = self.context.session = start(plan, progress)
-        seconds = time.monotonic() - began
-        self._introduce(session, f"ready in {seconds:.1f} s", place)
+        took = time.monotonic() - began
+        self._introduce(session, f"ready in {took:.1f} s", place)
         if place.redraws:
             load_ahead()
 

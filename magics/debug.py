@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from IPython.core.error import StdinNotImplementedError
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import argument
 
 from nbmn.cluster import ClusterError, Session
 from nbmn.cluster.area import make_area
@@ -15,7 +15,7 @@ from nbmn.cluster.cells import CellRun
 from nbmn.debug import input_box
 from nbmn.debug.prompt import Prompt
 from nbmn.front_end import front_end
-from nbmn.magics.arguments import parse
+from nbmn.magics.arguments import arguments, parse
 from nbmn.magics.context import ContextMagics
 
 
@@ -23,13 +23,14 @@ from nbmn.magics.context import ContextMagics
 class DebugMagics(ContextMagics):
     """Debug one rank, while the others keep their state."""
 
-    @magic_arguments()
-    @argument("rank", help="the rank whose last exception to look at")
+    @arguments()
+    @argument("rank", metavar="RANK", help="the rank whose last exception to look at")
     @line_magic
     def mn_debug(self, line: str) -> None:
         """Open a debugger (ipdb) where a rank's last exception was raised."""
+        args = parse(self.mn_debug, line)
         session = self.context.require_session()
-        rank = self.context.choose_rank(parse(self.mn_debug, line).rank)
+        rank = self.context.choose_rank(args.rank)
         with session.idle([rank]):
             name = session.new_run(self.context.label)
         area = make_area()

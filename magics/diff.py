@@ -28,6 +28,9 @@ class DiffMagics(ContextMagics):
         lists, dicts and other objects are compared part by part. With ``--tol`` numbers, also
         those in arrays, that are at most so far apart count as alike.
         """
+        if line.strip() in ("-h", "--help"):
+            print(f"{USAGE}\n\n{inspect.cleandoc(self.mn_diff.__doc__ or '')}")
+            return
         asked = parse(line)
         session = self.context.require_session()
         ranks = self.context.choose_ranks(asked.ranks)
@@ -54,13 +57,11 @@ def parse(line: str) -> Asked:
     Raises
     ------
     UsageError
-        There is no expression, an option is unknown or wrong, or it asks for help.
+        There is no expression, or an option is unknown or wrong.
     """
     text = line.strip()
     if not text:
         raise UsageError("%mn_diff needs an expression, as in %mn_diff model or %mn_diff model 0,2")
-    if text in ("-h", "--help"):
-        raise UsageError(f"\n{USAGE}\n\n{inspect.cleandoc(DiffMagics.mn_diff.__doc__)}")
     begin = _OPTION.search(text)
     if begin is not None:
         found = _split(text[: begin.start()])

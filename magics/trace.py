@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import argument
 
 from nbmn.cluster.errors import stoppable
 from nbmn.cluster.timelines import one_host, trace
 from nbmn.dashboard.lanes import lanes
 from nbmn.dashboard.timeline_page import show_timeline
 from nbmn.front_end import front_end
-from nbmn.magics.arguments import parse
+from nbmn.magics.arguments import arguments, parse, whole
 from nbmn.magics.context import ContextMagics
 from nbmn.ranks import name_ranks
 
@@ -20,9 +20,16 @@ from nbmn.ranks import name_ranks
 class TraceMagics(ContextMagics):
     """Look at time."""
 
-    @magic_arguments()
-    @argument("steps", nargs="?", type=int, default=10, help="how many steps (default 10)")
-    @argument("--ranks", default="all", help="of which ranks (default all)")
+    @arguments()
+    @argument(
+        "steps",
+        metavar="STEPS",
+        nargs="?",
+        type=whole,
+        default=10,
+        help="how many steps (default 10)",
+    )
+    @argument("--ranks", metavar="RANKS", default="all", help="of which ranks (default all)")
     @line_magic
     def mn_trace(self, line: str) -> None:
         """Show what each rank did in its last steps, as a timeline; also while they train.

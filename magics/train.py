@@ -6,10 +6,10 @@ import argparse
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_cell_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import argument
 
 from nbmn.cluster.cells import CellRun
-from nbmn.magics.arguments import parse
+from nbmn.magics.arguments import arguments, parse
 from nbmn.magics.cells import numbered, run_on_ranks
 from nbmn.magics.context import ContextMagics
 
@@ -20,8 +20,8 @@ CALL = "__import__('nbmn.engine.training').engine.training.train_named({name!r})
 class TrainMagics(ContextMagics):
     """Train."""
 
-    @magic_arguments()
-    @argument("trainer", nargs="?", default="trainer", help="the trainer's name (default trainer)")
+    @arguments()
+    @argument("trainer", metavar="NAME", nargs="?", default="trainer", help="(default trainer)")
     @argument("--bg", action="store_true", help="return at once; the board goes on")
     @line_cell_magic
     def mn_train(self, line: str, cell: str | None = None) -> CellRun | None:

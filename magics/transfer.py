@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import argument
 
 from nbmn.cluster.transfer import describe_pull, pull, push
-from nbmn.magics.arguments import parse
+from nbmn.magics.arguments import arguments, parse, some_ranks
 from nbmn.magics.context import ContextMagics
 from nbmn.magics.journal import Pushed
 from nbmn.ranks import name_ranks
@@ -17,9 +17,9 @@ from nbmn.ranks import name_ranks
 class TransferMagics(ContextMagics):
     """Move variables."""
 
-    @magic_arguments()
-    @argument("names", nargs="+", help="variables of the notebook")
-    @argument("--ranks", default="all", help="to which ranks (default all)")
+    @arguments()
+    @argument("names", metavar="NAME", nargs="+", help="variables of the notebook")
+    @argument("--ranks", metavar="RANKS", default="all", help="to which ranks (default all)")
     @line_magic
     def mn_push(self, line: str) -> None:
         """Set variables of the notebook on the ranks, which get copies."""
@@ -34,9 +34,9 @@ class TransferMagics(ContextMagics):
         self.context.journal.add(Pushed(tuple(names), (args.ranks,)))
         print(f"{', '.join(names)} → {name_ranks(ranks)} ({_size(nbytes)})")
 
-    @magic_arguments()
-    @argument("name", help="a variable of the ranks")
-    @argument("ranks", nargs="*", help="from which ranks (default all)")
+    @arguments()
+    @argument("name", metavar="NAME", help="a variable of the ranks")
+    @some_ranks(help="from which ranks (default all)")
     @line_magic
     def mn_pull(self, line: str) -> None:
         """Fetch a variable: from one rank its value, from several a dict by rank."""

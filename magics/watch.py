@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from IPython.core.magic import line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbmn.cluster.errors import stoppable
 from nbmn.cluster.interrupting import interrupt
 from nbmn.cluster.tables import Bundle
 from nbmn.cluster.whereabouts import where
 from nbmn.debug.stacks import fold, render_html, render_text
-from nbmn.magics.arguments import parse
+from nbmn.magics.arguments import arguments, parse, some_ranks
 from nbmn.magics.context import ContextMagics, Place, show
 
 
@@ -18,8 +17,8 @@ from nbmn.magics.context import ContextMagics, Place, show
 class WatchMagics(ContextMagics):
     """Look at ranks that run, and stop them."""
 
-    @magic_arguments()
-    @argument("ranks", nargs="*", help="all (default), 0, 0,2, a slice such as 1: or ::2")
+    @arguments()
+    @some_ranks()
     @line_magic
     def mn_where(self, line: str) -> None:
         """Show where ranks are: their stacks, equal ones once, and what they wait in."""
@@ -29,8 +28,8 @@ class WatchMagics(ContextMagics):
             groups = fold(where(session, self.context.choose_ranks(args.ranks)))
         show(Bundle(render_text(groups), render_html(groups)))
 
-    @magic_arguments()
-    @argument("ranks", nargs="*", help="all (default), 0, 0,2, a slice such as 1: or ::2")
+    @arguments()
+    @some_ranks()
     @line_magic
     def mn_interrupt(self, line: str) -> None:
         """Interrupt cells in the background; once more kills ranks that do not answer."""

@@ -215,11 +215,13 @@ def test_a_call_that_nbmn_refuses_is_shown_at_the_user_s_line(two: Notebook) -> 
 
 
 def test_magics_say_how_they_are_used(two: Notebook) -> None:
-    for line in ("%mn_where --help", "%mn_debug -h", "%%mn -h\n1"):
-        assert f"UsageError: \n{line.split()[0]} " in two.run(line).streams["stderr"]
-    said = two.run("%mn_status_\n" if False else "%mn_push x --to 1").streams["stderr"]
-    assert "unrecognized arguments: --to 1; usage: %mn_push [" in said
+    for line in ("%mn_where --help", "%mn_debug -h", "%%mn -h\n1", "%mn_diff -h", "%mn_stop -h"):
+        assert two.check(line).text.startswith(f"{line.split()[0]}")
+    said = two.run("%mn_push x --to 1").streams["stderr"]
+    assert "UsageError: unrecognized arguments: --to 1\nusage: %mn_push NAME " in said
     assert "'foo' is no rank; name one, such as 0" in two.run("%mn_debug foo").error
+    two.run("%mn_stop now")
+    assert "idle" in two.check("%mn_status").text
 
 
 def test_the_error_that_a_finally_passed_on_is_named_first(two: Notebook) -> None:

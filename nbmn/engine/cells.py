@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import bdb
-import io
-import os
 import signal
 import sys
 import traceback
@@ -26,6 +24,7 @@ from nbmn.engine.origins import follows_interrupt, origin
 from nbmn.engine.out_of_memory import alike, explain, wanted_memory
 from nbmn.engine.refusal import Refusal
 from nbmn.engine.reporter import Reporter, reporter
+from nbmn.engine.stand_ins import NOT_LEFT, Exit, NoKeyboard, no_breakpoint
 from nbmn.engine.streams import restore_streams, streams
 from nbmn.engine.tracebacks import users_part
 from nbmn.engine.unheard import Unheard
@@ -71,12 +70,12 @@ def prepare_shell(shell: InteractiveShell) -> None:
     # and let an exception whose __str__ raises take the place of the user's.
     shell.set_custom_exc((BaseException,), _remember)
     warnings.filterwarnings("ignore", "To exit: use")
-    sys.stdin = _NoKeyboard()
-    sys.breakpointhook = _no_breakpoint
+    sys.stdin = NoKeyboard()
+    sys.breakpointhook = no_breakpoint
     sys.unraisablehook = Unheard(sys.unraisablehook)
     shell.set_hook("show_in_pager", _show_at_prompt, 10)
     # IPython's own would end the engine, and with it all other ranks.
-    shell.user_ns["exit"] = shell.user_ns["quit"] = _exit
+    shell.user_ns["exit"] = shell.user_ns["quit"] = Exit()
 
 
 def _remember(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: int | None = None) -> None:
@@ -89,41 +88,11 @@ def _remember(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: int | No
     sys.last_exc = error  # type: ignore[attr-defined] # from Python 3.12
 
 
-class _NoKeyboard(io.TextIOBase):
-    """Standard input of a rank."""
-
-    def readline(self, size: int = -1) -> str:  # type: ignore[override]
-        raise OSError(
-            "a rank has no keyboard: ask in a cell of the notebook and %mn_push the answer; "
-            "to debug a rank, run the cell with %%mn --debug RANK"
-        )
-
-    read = readline
-
-
-class BreakpointError(Refusal):
-    """A breakpoint in a cell that opens no prompt."""
-
-
-def _no_breakpoint(*args: Any, **kwargs: Any) -> None:
-    if os.environ.get("PYTHONBREAKPOINT") == "0":
-        return
-    raise BreakpointError(
-        "breakpoint() on a rank needs a prompt: run the cell with %%mn --debug RANK; other ranks "
-        "pass their breakpoints by"
-    )
-
-
 def _show_at_prompt(shell: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
     """What a pager would show, such as ``name?``, where a debugger's commands are answered."""
     if reporter().console is None:
         raise TryNext
     print(data.get("text/plain", "") if isinstance(data, dict) else data)
-
-
-def _exit(code: object = None) -> None:
-    """End the cell on this rank; the rank itself goes on."""
-    raise SystemExit if code is None else SystemExit(code)
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -297,6 +266,8 @@ def _place(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return "; ".join(part for part in (message_of(error), NOT_LEFT) if part)
     if not isinstance(error, SyntaxError):
         return message_of(error)
     if cell_label(error.filename or "") or not (error.filename and error.lineno):

@@ -37,6 +37,7 @@ def _refuses(error: BaseException) -> bool:
         ValueError,
         RuntimeError,
         KeyboardInterrupt,
+        SystemExit,
     )
 
 

@@ -176,10 +176,15 @@ def test_names_the_user_takes_do_not_matter(two: Notebook) -> None:
 
 
 def test_input_is_refused(two: Notebook) -> None:
-    ran = two.run("%%mn\nname = input('who? ')", seconds=20)
+    ran = two.run("%%mn\ndef ask():\n    return input('who? ')\nask()", seconds=20)
     assert not ran.ok
-    assert "ranks 0, 1 raised OSError at cell" in ran.error
-    assert "no keyboard" in ran.error
+    assert "ranks 0, 1 raised NoKeyboardError at cell" in ran.error
+    assert (
+        "a rank has no keyboard: ask in a cell of the notebook and %mn_push the answer" in ran.error
+    )
+    assert "----> 3     return input('who? ')" in ran.error
+    assert "nbmn/" not in ran.error
+    assert two.check("%mn exit").text == "ranks 0, 1:\n%mn_stop ends the ranks"
 
 
 def test_status_tells_what_ranks_do(two: Notebook, tmp_path: Path) -> None:

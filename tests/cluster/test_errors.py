@@ -96,8 +96,13 @@ def test_syntax_error(two: Notebook) -> None:
     "code", ["raise SystemExit(3)", "import sys; sys.exit('bye')", "exit()", "quit()"]
 )
 def test_exits_end_the_cell_and_not_the_rank(two: Notebook, code: str) -> None:
+    label = two.next_cell()
     ran = two.run(f"%%mn\n{code}")
-    assert "ranks 0, 1 raised SystemExit" in ran.error
+    first = ran.error.partition("\n")[0]
+    assert first.startswith(f"ranks 0, 1 raised SystemExit at {label} line 2: ")
+    assert first.endswith("this ends the cell and not the rank; %mn_stop ends the ranks")
+    assert f"----> 2 {code}" in ran.error
+    assert "nbmn/" not in ran.error
     assert ran.text == ""
     works(two)
 

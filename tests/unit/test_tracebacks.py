@@ -7,6 +7,7 @@ import types
 import pytest
 
 from nbmn.communicators import MismatchError
+from nbmn.engine.stand_ins import NoKeyboardError
 from nbmn.engine.tracebacks import users_part
 
 
@@ -36,8 +37,10 @@ def error_of(error: BaseException, *names: str) -> list[str]:
 CELL = "IPython.core.interactiveshell", "__main__"
 
 
-@pytest.mark.parametrize("error", [TypeError("bad"), MismatchError("bad")])
-def test_what_nbmn_refuses_ends_at_the_users_line(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [TypeError("bad"), MismatchError("bad"), SystemExit(3), NoKeyboardError("none")]
+)
+def test_what_nbmn_refuses_ends_at_the_users_line(error: BaseException) -> None:
     inner = "nbmn.communicators.activity", "nbmn.communicators.agreement"
     assert error_of(error, *CELL, *inner) == ["__main__"]
     assert error_of(error, *CELL, "mine", *inner) == ["__main__", "mine"]

@@ -52,9 +52,7 @@ class ClusterMagics(ContextMagics):
         if args.ranks is not None:
             check(plan)
         session = self.context.session
-        if session is not None and session.death() is not None:
-            self.context.stop()  # what is left of ranks that died
-        elif session is not None and not args.restart:
+        if session is not None and session.death() is None and not args.restart:
             if args.ranks not in (None, session.size):
                 raise ClusterError(
                     f"{session.size} ranks are running already; %mn_start {args.ranks} --restart "
@@ -106,13 +104,16 @@ class ClusterMagics(ContextMagics):
     def mn_stop(self, line: str) -> None:
         """End the ranks and their processes."""
         parse(self.mn_stop, line)
-        with stoppable("stopped while ranks were ending; none runs"):
+        ending = self.context.change("the ranks are ending")
+        with stoppable("stopped while ranks were ending; none runs"), ending:
             print("ranks stopped" if self.context.stop() else "no ranks were running")
 
     def _start(self, plan: Plan, ahead: Sequence[Done] = ()) -> None:
         """Start ranks instead of those that run; what is ahead is left to be done there."""
         check(plan)
-        with stoppable("stopped while ranks were starting; none runs"):
+        count = f"{plan.ranks} rank{' is' if plan.ranks == 1 else 's are'}"
+        starting = self.context.change(f"{count} starting")
+        with stoppable("stopped while ranks were starting; none runs"), starting:
             self._replace(plan, ahead)
 
     def _replace(self, plan: Plan, ahead: Sequence[Done]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics
@@ -27,6 +29,9 @@ class Context:
         """How ranks were started last."""
         self.journal = Journal()
         """What succeeded on the ranks of the session."""
+        self._changing = threading.Lock()
+        self._change = ""
+        """What becomes of the ranks at this moment, such as ``2 ranks are starting``."""
         atexit.register(self.stop)
 
     def require_session(self) -> Session:
@@ -35,12 +40,31 @@ class Context:
         Raises
         ------
         NoRanksError
-            None was started, or its ranks are gone.
+            None was started, its ranks are gone, or ranks are starting or ending.
         """
-        if self.session is None:
-            raise NoRanksError
-        self.session.require_alive()
-        return self.session
+        session, change = self.session, self._change
+        if session is None:
+            raise NoRanksError(f"{change}; wait for that") if change else NoRanksError()
+        session.require_alive()
+        return session
+
+    @contextlib.contextmanager
+    def change(self, what: str) -> Iterator[None]:
+        """While ranks start or end; what other threads ask meanwhile is told ``what``.
+
+        Raises
+        ------
+        ClusterError
+            Another thread is at it.
+        """
+        if not self._changing.acquire(blocking=False):
+            raise ClusterError(f"{self._change}; wait for that, or stop the cell that does it")
+        try:
+            self._change = what
+            yield
+        finally:
+            self._change = ""
+            self._changing.release()
 
     def choose_ranks(self, words: Sequence[str]) -> tuple[int, ...]:
         """The ranks a person typed.

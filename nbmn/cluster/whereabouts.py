@@ -24,10 +24,16 @@ def where(session: Session, ranks: Sequence[int]) -> list[Place]:
     A rank whose interpreter is held by native code cannot answer. If it is on this
     host, it is made to write its stack by a signal, unless that would cut short the system call
     it is in.
+
+    Raises
+    ------
+    NoRanksError
+        The ranks are ending, or have ended.
     """
     listener = session.listener
     listener.ask_where(ranks)
     stacks = await_answers(listener.stacks, ranks, PATIENCE)
+    session.require_alive()  # else it would look at processes that are no more
     running = {rank: run.request.run for rank, run in session.running().items()}
     return [_place(session, session.ranks[r], stacks.get(r), running.get(r)) for r in ranks]
 

@@ -25,8 +25,11 @@ class Origin(enum.Enum):
 
 def origin(frame: FrameType) -> Origin:
     """Say whose code a frame runs; local."""
-    file = frame.f_code.co_filename
-    module = str(frame.f_globals.get("__name__") or "")
+    return origin_of(str(frame.f_globals.get("__name__") or ""), frame.f_code.co_filename)
+
+
+def origin_of(module: str, file: str) -> Origin:
+    """Say whose code is in a module, and a file, of these names."""
     if module.partition(".")[0] in _SILENT or file.startswith("<frozen "):
         return Origin.LIBRARY
     if file.startswith("<"):

@@ -199,7 +199,8 @@ def how(group: Group, reference: Group, contrast: Contrast | None = None) -> str
     words = []
     if kinds or not contrast:
         here, there = _said(mine, kinds), _said(theirs, kinds)
-        words.append(f"{here}, not {there}" if here != there else f"{here}, but not the same")
+        same = "of another definition" if mine.kind in ("class", "function") else "not the same"
+        words.append(f"{here}, not {there}" if here != there else f"{here}, but {same}")
     if contrast is not None and contrast.differing:
         words.append(f"{contrast.differing:,} of {contrast.total:,} {mine.unit}")
         at = f"at [{', '.join(map(str, contrast.where))}] " if contrast.where else ""

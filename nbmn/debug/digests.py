@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from nbmn.debug.classes import is_users
 from nbmn.debug.leaves import Leaf, array_kind, array_leaf, array_of, leaf_of
-from nbmn.debug.parts import Opaque, Parts, parts, plain_text, without_address
+from nbmn.debug.parts import Opaque, Parts, is_plain, parts, plain_text, without_address
 
 MANY = 1000
 """Items of a list up to which each is an entry of its own."""
@@ -55,6 +56,7 @@ class Digests:
         self._known: dict[int, tuple[Any, bytes]] = {}
         self._arrays: dict[int, tuple[Any, Leaf, Any]] = {}
         self._within: dict[int, int] = {}
+        self._users: dict[type, bool] = {}
 
     def of(self, value: Any) -> bytes:
         """8 bytes of a value and of all that is in it, alike for copies of it."""
@@ -101,12 +103,20 @@ class Digests:
         try:
             about = parts(value)
             if isinstance(about, Parts):
-                return leaf_of(about.kind, about.text, about.identity), self._named(about)
+                leaf = leaf_of(about.kind, about.text, about.identity)
+                return leaf, [*self._class(value), *self._named(about)]
         except Exception as error:  # noqa: BLE001 - it asks the user's own objects
             said = without_address(f"{type(error).__name__}: {error}")
             about = Opaque(f"{type(value).__name__} ({said})")
         self.unknown.add(about.kind)
         return leaf_of(about.kind, about.kind, unknown=(about.kind,)), ()
+
+    def _class(self, value: Any) -> Named:
+        """Its class, where that is one of the user's, and may be defined otherwise elsewhere."""
+        kind = type(value)
+        if kind not in self._users:
+            self._users[kind] = is_users(kind)
+        return [(".__class__", kind)] if self._users[kind] and not is_plain(value) else []
 
     def _named(self, about: Parts) -> Named:
         found = list(about.children)

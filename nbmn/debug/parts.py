@@ -63,7 +63,9 @@ def parts(value: Any) -> Parts | Opaque:
     if isinstance(value, (*_PLAIN, np.generic, np.dtype)):
         return plain(value)
     if isinstance(value, type):
-        return Parts("class", f"{value.__module__}.{value.__qualname__}")
+        from nbmn.debug.classes import class_parts
+
+        return class_parts(value)
     if is_of_mpi(value):
         return Opaque(type(value).__name__)
     if isinstance(value, types.ModuleType):
@@ -224,11 +226,19 @@ def filled(cell: types.CellType) -> bool:
 
 def code_bytes(code: types.CodeType) -> bytes:
     """What a function does, wherever it is written."""
-    constants = [
-        code_bytes(constant) if isinstance(constant, types.CodeType) else repr(constant).encode()
-        for constant in code.co_consts
-    ]
+    constants = map(constant_bytes, code.co_consts)
     return b"\0".join([code.co_code, repr(code.co_names).encode(), *constants])
+
+
+def constant_bytes(constant: Any) -> bytes:
+    """A constant of a function's code."""
+    if isinstance(constant, types.CodeType):
+        return code_bytes(constant)
+    if isinstance(constant, tuple):
+        return b"(%b)" % b",".join(map(constant_bytes, constant))
+    if isinstance(constant, frozenset):  # its order is another in each process
+        return b"{%b}" % b",".join(sorted(map(constant_bytes, constant)))
+    return repr(constant).encode()
 
 
 def instance(value: Any) -> Parts | Opaque:

@@ -228,3 +228,16 @@ def test_what_differs_as_it_should_is_said_to(three: Notebook) -> None:
     assert "running statistics of batch normalization differ in data-parallel training" in text
     assert "scattered" not in text
     assert "a rank's part of a scattered dataset" in three.check("%mn_diff part").text
+
+
+def test_a_rank_with_an_older_definition_of_a_class(three: Notebook) -> None:
+    """As where a cell was run again on some ranks only."""
+    define = "class Net(chainer.Chain):\n    def forward(self, x):\n        return x * {}"
+    three.check(f"%%mn\n{define.format(2)}\nnet = Net()")
+    assert "differ" not in three.check("%mn_diff net").text
+    three.check(f"%%mn 0,2\n{define.format(3)}\nnet = Net()")
+    text = three.check("%mn_diff net").text
+    assert text.startswith("net: rank 1 differs in 1 of ")
+    ranks, words, reference = _rows(text)["net.__class__.forward"]
+    assert (ranks, reference) == ("rank 1", "ranks 0, 2")
+    assert words == "Net.forward, but of another definition"

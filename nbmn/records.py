@@ -124,7 +124,8 @@ class Heartbeat:
     seconds: float = 0.0
     """How long it has been in this state."""
     blocked: str = ""
-    """What the system does for it meanwhile, such as ``reads /data/train.bin``; often nothing."""
+    """What the system does for it meanwhile, such as ``reads /data/train.bin``, or which of MPI's
+    calls the user's code is in, such as ``calls MPI.COMM_WORLD.Barrier()``; often nothing."""
     wait: Wait | None = None
     """More about what it waits in."""
     begun: dict[str, int] = field(default_factory=dict)

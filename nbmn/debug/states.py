@@ -33,7 +33,7 @@ class RankState:
     error: str = ""
     """The exception's name, of a rank that failed."""
     blocked: str = ""
-    """What the system does for it, such as ``reads /data/train.bin``."""
+    """As :attr:`nbmn.records.Heartbeat.blocked`."""
     process: str = ""
     """Of a silent rank: the system's letter for its process, such as ``T`` for stopped."""
     begun: Mapping[str, int] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from nbmn.communicators.interrupts import HeldInterrupt
 from nbmn.communicators.link import Link
 from nbmn.communicators.waiting import wait
 from nbmn.engine.lines import cell_label, describe
+from nbmn.engine.mpi_calls import mpi_call
 from nbmn.engine.syscalls import blocked_in
 from nbmn.records import Busy, Frame, Wait
 
@@ -159,8 +160,10 @@ class Lookout:
         return ""
 
     def blocked(self) -> str:
-        """What it waits for the system to do, such as ``reads /data/train.bin``; often nothing."""
-        return blocked_in(self._native)
+        """What it waits for: MPI, where the user's code calls that itself, or the system, such as
+        ``reads /data/train.bin``; often nothing."""
+        innermost = sys._current_frames().get(self._thread)
+        return mpi_call(innermost) or blocked_in(self._native)
 
     def stack(self) -> tuple[Frame, ...]:
         """Its frames from the cell on, the outermost first, without nbmn's own innermost ones."""

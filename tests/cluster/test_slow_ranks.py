@@ -47,6 +47,22 @@ def test_a_rank_that_is_blocked_is_shown(
     works(zoo, RANKS)
 
 
+def test_a_rank_in_a_call_of_mpi4py_is_shown(zoo: Notebook) -> None:
+    cell = zoo.next_cell()
+    says = f"; rank 1 calls MPI.COMM_WORLD.recv(source=0) at {cell} line 4; ranks 2, 3 wait in barr"
+    shown = Shown(says)
+    ran = zoo.run(
+        "%%mn\nfrom mpi4py import MPI\nif comm.rank == 1:\n"
+        "    MPI.COMM_WORLD.recv(source=0)\nelif comm.rank == 0:\n"
+        "    time.sleep(4); MPI.COMM_WORLD.send(None, 1)\ncomm.barrier()",
+        on_message=shown,
+        seconds=20,
+    )
+    assert ran.ok, ran.error
+    assert shown.after < SOON
+    works(zoo, RANKS)
+
+
 HOLDS = """%%mn
 libc, reading, writing = ctypes.PyDLL(None), *os.pipe()
 time.sleep(0.5)

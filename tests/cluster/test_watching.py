@@ -78,6 +78,23 @@ def test_where_folds_equal_stacks_and_names_cells_and_lines(
     works(three, RANKS)
 
 
+def test_where_of_ranks_in_a_call_of_mpi4py(three: Notebook, tmp_path: Path) -> None:
+    """Of which nbmn knows nothing: all of them run, as far as it can tell."""
+    go, ranks = tmp_path / "go", tmp_path / "ranks"
+    ranks.mkdir()
+    wait = f"    while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    code = (
+        f"import time\nfrom mpi4py import MPI\nif comm.rank == 0:\n{wait}\nMPI.COMM_WORLD.Barrier()"
+    )
+    cell = begin(three, ranks, code)
+    text = where_until(three, "s, calls MPI.COMM_WORLD.Barrier()\n", "1,2").text
+    assert text.startswith("ranks 1, 2: in the cell for ")
+    assert text.endswith(f"  {cell} line 7 in <module>: MPI.COMM_WORLD.Barrier()")
+    go.touch()
+    three.check("run.wait()")
+    works(three, RANKS)
+
+
 def test_where_of_a_rank_whose_interpreter_is_held(three: Notebook, tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)

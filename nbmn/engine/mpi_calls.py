@@ -1,0 +1,77 @@
+"""Which of MPI's own calls, by mpi4py, a thread is in.
+
+Nothing of mpi4py is touched: the line that calls it says what is called. So it is told where a
+rank waits in a call that nbmn knows nothing of.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import linecache
+from types import FrameType, ModuleType
+from typing import Any
+
+from nbmn.communicators.callers import Origin, origin
+
+LONGEST = 80
+"""Characters of a call that are shown."""
+_LOOKED_INTO = ("mpi4py", "nbmn")
+"""Packages whose attributes may be asked for: properties of others may do anything."""
+
+
+def mpi_call(frame: FrameType | None) -> str:
+    """The call that a frame is at, such as ``calls MPI.COMM_WORLD.Barrier()``; empty if it is at
+    none of mpi4py's. Local, from any thread.
+
+    Parameters
+    ----------
+    frame
+        The innermost of a thread: what mpi4py does has none of its own.
+    """
+    if frame is None or origin(frame) is Origin.LIBRARY:
+        return ""
+    text = _current(frame)
+    try:
+        call = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return ""
+    owner = _found(call.func.value, frame)
+    if _package(owner) != "mpi4py":
+        return ""
+    said = " ".join(text.split())
+    return f"calls {said if len(said) <= LONGEST else f'{said[:LONGEST]}…'}"
+
+
+def _current(frame: FrameType) -> str:
+    """The expression that a frame is at."""
+    places = itertools.islice(frame.f_code.co_positions(), max(frame.f_lasti, 0) // 2, None)
+    first, last, begin, end = next(places, (None, None, None, None))
+    if first is None or last is None or begin is None or end is None:
+        return ""
+    file, names = frame.f_code.co_filename, frame.f_globals
+    lines = [linecache.getline(file, line, names).encode() for line in range(first, last + 1)]
+    if not all(lines):
+        return ""
+    lines[-1] = lines[-1][:end]  # first: it may be the same line
+    lines[0] = lines[0][begin:]
+    return b"".join(lines).decode(errors="replace")
+
+
+def _found(node: ast.expr, frame: FrameType) -> Any:
+    """What a dotted name stands for there; None where asking for it might run the user's code."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if not isinstance(node, ast.Attribute):
+        return None
+    base = _found(node.value, frame)
+    if isinstance(base, ModuleType) or _package(base) in _LOOKED_INTO:
+        return getattr(base, node.attr, None)
+    return getattr(base, "__dict__", {}).get(node.attr)
+
+
+def _package(value: Any) -> str:
+    module = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+    return str(module).partition(".")[0]

@@ -10,11 +10,11 @@ from functools import partial
 
 from nbmn.cluster import Session
 from nbmn.cluster.area import Area, make_area
+from nbmn.cluster.live_line import LiveLine, live_line
 from nbmn.cluster.output import RankOutput
 from nbmn.cluster.whereabouts import where
 from nbmn.dashboard import LiveBoard
 from nbmn.debug.stacks import fold, render_html
-from nbmn.magics.context import Context
 from nbmn.records import Record, RunEnded, RunStarted, Said, Step
 
 LAST_RECORDS = 1.0
@@ -25,14 +25,24 @@ class RunArea:
     """Output as :class:`nbmn.cluster.area.Area` shows it, with a board on top when there is data.
 
     Records arrive in the listener's thread; the board is displayed by whoever
-    watches the run, so that it lands under the right cell.
+    watches the run, so that it lands under the right cell. In a terminal it is a line,
+    which is left alone from :meth:`release` on, when the person types again.
     """
 
-    def __init__(self, session: Session, run: str, ranks: Sequence[int], output: Area) -> None:
+    def __init__(
+        self,
+        session: Session,
+        run: str,
+        ranks: Sequence[int],
+        output: Area,
+        line: LiveLine | None = None,
+    ) -> None:
         self._session = session
         self._run = run
         self._ranks = tuple(ranks)
         self._output = output
+        self._line = line
+        self._noticed = False
         self._waiting: list[Record] = []
         self._board: LiveBoard | None = None
         self._ended: set[int] = set()
@@ -55,7 +65,17 @@ class RunArea:
 
     def update(self, outputs: Sequence[RankOutput], notice: str = "") -> None:
         self._show_board()
+        if self._line is not None and bool(notice) != self._noticed:
+            self._noticed = bool(notice)
+            self._line.erase()
         self._output.update(outputs, notice)
+        if self._line is not None and self._board is not None:
+            self._line.show(self._board.line)
+
+    def release(self) -> None:
+        """The cell is waited for no more."""
+        if self._line is not None:
+            self._line.close()
 
     def finish(
         self,
@@ -67,6 +87,7 @@ class RunArea:
         with self._news:
             self._news.wait_for(lambda: self._ended >= set(reported), LAST_RECORDS)
         self._show_board()
+        self.release()
         self._session.listener.unsubscribe(self._receive)
         if self._board is not None:
             self._board.feed(self._gone())
@@ -121,6 +142,12 @@ def load_ahead() -> None:
     threading.Thread(target=load, name="nbmn-load", daemon=True).start()
 
 
-def make_run_area(context: Context, session: Session, run: str, ranks: Sequence[int]) -> RunArea:
-    """The place under the current cell."""
-    return RunArea(session, run, ranks, make_area())
+def make_run_area(session: Session, run: str, ranks: Sequence[int], alone: bool = True) -> RunArea:
+    """The place under the current cell.
+
+    Parameters
+    ----------
+    alone
+        Nobody else writes there until the run has ended: neither the person nor the notebook.
+    """
+    return RunArea(session, run, ranks, make_area(), live_line() if alone else None)

@@ -72,7 +72,8 @@ def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellR
     debug = _debugged(context, ranks, args)
     _announce_queue(session.active, ranks)
     name = session.new_run(context.label)
-    area = make_run_area(context, session, name, ranks)
+    alone = not (args.bg or args.local) and debug is None
+    area = make_run_area(session, name, ranks, alone)
     try:
         return _run(context, session, code, ranks, area, name, args, debug)
     except RanksInterrupted:
@@ -81,6 +82,8 @@ def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellR
         # The stop button came before or after the wait for the ranks, which must stop all the same.
         session.stop_run(name)
         raise
+    finally:
+        area.release()
 
 
 def _run(

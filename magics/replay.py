@@ -42,8 +42,11 @@ def _run(context: Context, cell: RanCell) -> None:
     session = context.require_session()
     ranks = context.choose_ranks(cell.ranks)
     run = session.new_run(cell.label)
-    area = make_run_area(context, session, run, ranks)
-    session.submit(cell.code, ranks, cell.label, area, run=run).wait()
+    area = make_run_area(session, run, ranks)
+    try:
+        session.submit(cell.code, ranks, cell.label, area, run=run).wait()
+    finally:
+        area.release()
 
 
 def _push(context: Context, pushed: Pushed) -> None:

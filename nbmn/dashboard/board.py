@@ -79,7 +79,8 @@ class LiveBoard:
     def show(self) -> None:
         """Display the board in the current cell.
 
-        In a terminal nothing is displayed until :meth:`finish` prints a summary.
+        In a terminal nothing is displayed until :meth:`finish` prints a summary; :meth:`line`
+        tells of the time before.
         """
         if self._page is not None:
             raise RuntimeError("this board is shown already")
@@ -125,6 +126,10 @@ class LiveBoard:
         self._drain()
         with self._lock:
             return self._model.snapshot(time.time())
+
+    def line(self) -> str:
+        """What the board shows now, in one line."""
+        return plain(self.snapshot())
 
     def _drain(self) -> int:
         """Apply what was fed; returns the number of records."""

@@ -1,4 +1,4 @@
-"""A real ``jupyter console`` in a terminal of its own, driven as a person does."""
+"""A real ``jupyter console``, or IPython, in a terminal of its own, driven as a person does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CTRL_C = "\x03"
 class Console:
     """A terminal in which it runs."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, program: str = "jupyter_console") -> None:
         environment = {
             **os.environ,
             "IPYTHONDIR": str(home / "ipython"),
@@ -31,9 +31,8 @@ class Console:
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a warning, sometimes, into the first cell
             "TERM": "xterm-256color",
         }
-        command = [sys.executable, "-m", "jupyter_console"]
         self._process = pexpect.spawn(
-            command[0], command[1:], env=environment, dimensions=(50, 160), encoding="utf-8"
+            sys.executable, ["-m", program], env=environment, dimensions=(50, 160), encoding="utf-8"
         )
         self._written = ""
         self._next = 1

@@ -7,6 +7,7 @@ rank waits in a call that nbmn knows nothing of.
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import linecache
 from types import FrameType, ModuleType
@@ -18,6 +19,15 @@ LONGEST = 80
 """Characters of a call that are shown."""
 _LOOKED_INTO = ("mpi4py", "nbmn")
 """Packages whose attributes may be asked for: properties of others may do anything."""
+_BLOCKING = frozenset(
+    {
+        *("Barrier", "Bcast", "Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block"),
+        *("Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Scan", "Exscan"),
+        *("Alltoall", "Alltoallv", "Alltoallw", "Send", "Ssend", "Recv", "Sendrecv", "Probe"),
+        *("Mprobe", "Sendrecv_replace", "Wait", "Waitall", "Waitany", "Waitsome", "Fence"),
+    }
+)
+"""Methods of mpi4py that wait for other ranks; for objects they have small initials."""
 
 
 def mpi_call(frame: FrameType | None) -> str:
@@ -38,11 +48,22 @@ def mpi_call(frame: FrameType | None) -> str:
         return ""
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return ""
-    owner = _found(call.func.value, frame)
-    if _package(owner) != "mpi4py":
+    if not _is_mpis(call.func, frame):
         return ""
     said = " ".join(text.split())
     return f"calls {said if len(said) <= LONGEST else f'{said[:LONGEST]}…'}"
+
+
+def _is_mpis(method: ast.Attribute, frame: FrameType) -> bool:
+    code = frame.f_code
+    names = {node.id for node in ast.walk(method) if isinstance(node, ast.Name)}
+    if code.co_flags & inspect.CO_OPTIMIZED and names & {
+        *(*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    }:
+        # Before Python 3.13 a look at a function's variables leaves a copy of all of them there,
+        # which keeps arrays in memory.
+        return method.attr.capitalize() in _BLOCKING
+    return _package(_found(method.value, frame)) == "mpi4py"
 
 
 def _current(frame: FrameType) -> str:
@@ -63,7 +84,9 @@ def _current(frame: FrameType) -> str:
 def _found(node: ast.expr, frame: FrameType) -> Any:
     """What a dotted name stands for there; None where asking for it might run the user's code."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        names = frame.f_globals if optimized else frame.f_locals
+        return names.get(node.id, frame.f_globals.get(node.id))
     if not isinstance(node, ast.Attribute):
         return None
     base = _found(node.value, frame)

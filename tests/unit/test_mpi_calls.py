@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def stands(code: str, **names: Any) -> str:
     lock.acquire()
     world = Comm(lock)
     module = types.ModuleType("mpi4py.MPI")
-    module.COMM_WORLD = world  # type: ignore[attr-defined]
+    module.COMM_WORLD, module.lock = world, lock  # type: ignore[attr-defined]
     own = Own(world)
     file = "<cell [3]>"
     linecache.cache[file] = (len(code), None, code.splitlines(True), file)
@@ -61,6 +62,8 @@ def stands(code: str, **names: Any) -> str:
         ("x = 1\ny = [world.recv(timeout=5), 3]", "calls world.recv(timeout=5)"),
         ("if own.comm.Recv(True, 9): pass", "calls own.comm.Recv(True, 9)"),
         ("def f(c):\n  é = 'é'; c.Barrier()\nf(world)", "calls c.Barrier()"),
+        ("def f(c): return c.recv(True, 5)\nf(world)", "calls c.recv(True, 5)"),
+        ("def f(): MPI.COMM_WORLD.Barrier()\nf()", "calls MPI.COMM_WORLD.Barrier()"),
         ("world.Recv(\n    True,\n    5,\n)", "calls world.Recv( True, 5, )"),
     ],
 )
@@ -73,7 +76,15 @@ def test_a_long_call_is_cut() -> None:
     assert len(said) == len("calls …") + LONGEST
 
 
-@pytest.mark.parametrize("code", ["acquire(True, 0.3)", "sorted([3, 1])", "x = 1"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "acquire(True, 0.3)",
+        "def f(lock): lock.acquire(True, 0.3)\nf(MPI.lock)",
+        "sorted([3, 1])",
+        "x = 1",
+    ],
+)
 def test_nothing_else_is_told(code: str) -> None:
     assert stands(code) == ""
 
@@ -95,3 +106,18 @@ def test_a_property_of_the_users_is_not_asked() -> None:
 
 def test_nothing_is_told_of_no_frame() -> None:
     assert mpi_call(None) == ""
+
+
+class Data:
+    """Something large."""
+
+
+def test_a_look_keeps_nothing_in_memory() -> None:
+    def f(calls: Any) -> object:
+        data = Data()
+        alive = weakref.ref(data)
+        calls.mpi_call(sys._getframe())
+        del data
+        return alive()
+
+    assert f(sys.modules[mpi_call.__module__]) is None

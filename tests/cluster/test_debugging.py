@@ -110,7 +110,7 @@ def test_nothing_to_look_at(two: Notebook) -> None:
     assert "rank 0 ran nothing: SyntaxError" in two.run("%mn_debug 0", typed=typing()).text
     assert "no rank 2" in two.run("%mn_debug 2").error
     assert "is no rank; name one" in two.run("%mn_debug 0,1").error
-    assert "required: rank" in two.run("%mn_debug").streams["stderr"]
+    assert "required: RANK" in two.run("%mn_debug").streams["stderr"]
 
 
 def test_a_rank_in_the_background_cannot_be_looked_at(two: Notebook, tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ def make_cluster(plan: Plan, mpiexec: Mpiexec) -> object:
     import ipyparallel
     from traitlets.config import Config
 
+    from nbmn.cluster.launchers import RanksLauncher
+
     log = logging.getLogger("nbmn.ipyparallel")
     log.setLevel(logging.CRITICAL)  # it prints whole engine logs; StartError has what matters
     config = Config()
@@ -159,7 +161,7 @@ def make_cluster(plan: Plan, mpiexec: Mpiexec) -> object:
     ]
     launcher.environment = environment(plan)
     return ipyparallel.Cluster(
-        engines="mpi",
+        engines=RanksLauncher,
         n=plan.ranks,
         config=config,
         log=log,

@@ -12,8 +12,9 @@ from nbmn.cluster.output import RankOutput
 class Capture:
     """Called with each IOPub message of a call, in the client's thread.
 
-    Keeps text exactly as it was written, the middle of a long one aside, and carries out what ranks say about
-    earlier output: displays that are updated, output that is cleared.
+    Keeps text exactly as it was written (of a very long one the beginning and the end), and
+    carries out what ranks say about earlier output: displays that are updated, output that is
+    cleared.
     """
 
     def __init__(self, rank: int) -> None:

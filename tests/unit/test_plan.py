@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nbmn.cluster import Plan, StartError, launch
+from nbmn.cluster.starting import scarcity
 from nbmn.parent import VARIABLE, Parent
 
 
@@ -89,6 +90,13 @@ def test_open_mpi_needs_leave_to_share_cores(
     assert launch.find_mpiexec().arguments == ("--oversubscribe", "--allow-run-as-root")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert launch.find_mpiexec().arguments == ("--oversubscribe",)
+
+
+def test_too_little_shared_memory_is_named() -> None:
+    assert scarcity(64_000_000, 8) == ""
+    said = scarcity(900_000, 2)
+    assert "/dev/shm has 0.9 MB left" in said
+    assert "4 MB there for 2 ranks" in said
 
 
 def test_a_broken_mpiexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

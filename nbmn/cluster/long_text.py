@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-KEPT = 500_000
+KEPT = 3_000_000
 """Characters that are kept of the beginning, and of the end."""
 
 
@@ -32,9 +32,12 @@ class LongText:
         """Once something is left out."""
         self._pieces: list[str] = []
         self._length = 0
+        self._read: str | None = ""
+        """What was read last; None when more has been written."""
         self.gap = Gap()
 
     def add(self, text: str) -> None:
+        self._read = None
         self._pieces.append(text)
         self._length += len(text)
         if self._length > 4 * KEPT:
@@ -42,8 +45,10 @@ class LongText:
 
     def read(self) -> str:
         """What is kept, without a word on the :attr:`gap`; the same however it was written."""
-        self._settle()
-        return (self._start or "") + self._pieces[0]
+        if self._read is None:
+            self._settle()
+            self._read = (self._start or "") + self._pieces[0]
+        return self._read
 
     def _settle(self) -> None:
         text = "".join(self._pieces)

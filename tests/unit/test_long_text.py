@@ -9,7 +9,8 @@ from nbmn.cluster.capture import Capture
 from nbmn.cluster.long_text import KEPT, LongText, bridged
 from nbmn.cluster.output import LIVE_LINES, group, render_text
 
-LINES = "".join(f"line {number}\n" for number in range(400_000))
+COUNT = 700_000
+LINES = "".join(f"line {number}\n" for number in range(COUNT))
 
 
 def written(pieces: Iterable[str], read: bool = False) -> LongText:
@@ -60,12 +61,12 @@ def test_the_gap_is_told_of_between_whole_lines() -> None:
     (at,) = (number for number, row in enumerate(rows) if "left out" in row)
     assert rows[:at] == [f"line {number}" for number in range(at)]
     behind = len(rows) - at - 1
-    assert rows[at + 1 :] == [f"line {number}" for number in range(400_000 - behind, 400_000)]
-    assert rows[at] == f"… {400_000 - at - behind:,} lines left out …"
+    assert rows[at + 1 :] == [f"line {number}" for number in range(COUNT - behind, COUNT)]
+    assert rows[at] == f"… {COUNT - at - behind:,} lines left out …"
 
 
 def test_one_endless_line() -> None:
-    kept = written(["x" * 5_000_000])
+    kept = written(["x" * (2 * KEPT + 4_000_000)])
     start, gap, end = bridged(kept.read(), kept.gap).split("\n")
     assert (len(start), len(end)) == (KEPT, KEPT)
     assert gap == "… 4,000,000 characters left out …"
@@ -73,9 +74,9 @@ def test_one_endless_line() -> None:
 
 def test_a_progress_bar_is_still_one_line() -> None:
     capture = Capture(0)
-    updates = "".join(f"\r{step}/100000 {'#' * 40}" for step in range(100_001))
+    updates = "".join(f"\r{step}/150000 {'#' * 40}" for step in range(150_001))
     _write(capture, f"epoch 1\n{updates}")
-    assert render_text(group([capture.output()])) == f"rank 0:\nepoch 1\n100000/100000 {'#' * 40}"
+    assert render_text(group([capture.output()])) == f"rank 0:\nepoch 1\n150000/150000 {'#' * 40}"
 
 
 def test_ranks_that_differ_in_what_is_left_out_are_not_alike() -> None:
@@ -98,8 +99,8 @@ def test_while_it_runs_a_rank_that_is_behind_is_alike_and_all_lines_count() -> N
     (everyone,) = group(outputs, running=True)
     assert everyone.ranks == (0, 1, 2)
     shown = render_text([everyone], LIVE_LINES).splitlines()
-    assert shown[1] == f"… {400_000 - LIVE_LINES} lines above …"
-    assert shown[-1] == "line 399999"
+    assert shown[1] == f"… {COUNT - LIVE_LINES} lines above …"
+    assert shown[-1] == f"line {COUNT - 1}"
 
 
 def _write(capture: Capture, text: str) -> None:

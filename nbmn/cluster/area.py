@@ -14,7 +14,11 @@ from nbmn.front_end import front_end
 from nbmn.ranks import name_ranks
 
 PERIOD = 0.2
-"""Seconds between two redraws."""
+"""Seconds between two redraws at least."""
+SHARE = 4
+"""Of the time, a redraw takes no more than one part in so many: the kernel has other work."""
+CHARACTERS_PER_SECOND = 1_500_000
+"""What a page far away can take; what is more would arrive ever later."""
 
 
 class Area(Protocol):
@@ -40,11 +44,12 @@ class NotebookArea:
 
     def __init__(self) -> None:
         self._id = ""
-        self._drawn = 0.0
+        self._drawn, self._rest = 0.0, PERIOD
         self._last: tuple[list[Group], str] = ([], "")
 
     def update(self, outputs: Sequence[RankOutput], notice: str = "") -> None:
-        if time.monotonic() - self._drawn < PERIOD:
+        rest = self._rest if notice == self._last[1] else PERIOD
+        if time.monotonic() - self._drawn < rest:
             return
         groups = group(outputs, running=True)
         if (groups, notice) != self._last:
@@ -63,7 +68,7 @@ class NotebookArea:
         _publish_rich(groups)
 
     def _draw(self, groups: list[Group], lines: int | None, notice: str) -> None:
-        self._last, self._drawn = (groups, notice), time.monotonic()
+        self._last, began = (groups, notice), time.monotonic()
         text = render_text(groups, lines, notice)
         if not text and not self._id:
             return  # rich output only
@@ -73,6 +78,9 @@ class NotebookArea:
         else:
             self._id = uuid.uuid4().hex
             display(bundle, raw=True, display_id=self._id)
+        size = sum(map(len, bundle.values()))
+        self._drawn = time.monotonic()
+        self._rest = max(PERIOD, SHARE * (self._drawn - began), size / CHARACTERS_PER_SECOND)
 
 
 class TerminalArea:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ipyparallel import Client
@@ -21,7 +22,7 @@ class Call:
     def attach(self, future: Any) -> None:
         """Take the future before its message leaves, so that no output can be missed."""
         self._future = future
-        future.iopub_callbacks.append(self.output)
+        future.iopub_callbacks += [self.output, _Forget(future.output.metadata)]
         future.output.add_done_callback(lambda _: self.output.complete.set())
 
     def done(self) -> bool:
@@ -52,6 +53,26 @@ class Call:
         return value
 
 
+@dataclass(frozen=True)
+class _Forget:
+    """Drops what ipyparallel gathers of a call's output beside us.
+
+    It would keep all of it, and copy all text with each message.
+    """
+
+    gathered: dict[str, Any]
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        self.gathered.update(stdout="", stderr="", outputs=[])
+
+
+def _forget_late(client: Client) -> None:
+    """Drop what threads printed after their cell had ended, and nobody asks for."""
+    for message in list(client.metadata):
+        if message not in client._futures:
+            client.metadata.pop(message, None)
+
+
 def send(
     client: Client, engines: Mapping[int, int], function: Callable[..., Any], *args: Any
 ) -> dict[int, Call]:
@@ -64,6 +85,7 @@ def send(
     *args
         Pickled once for all of them.
     """
+    _forget_late(client)
     # One by one, since a view would hand over the futures when output may have been lost.
     packed = [PrePickled(arg) for arg in args]
     packed_function = PrePickled(function)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from nbmn.cluster.long_text import LongText
 from nbmn.cluster.output import RankOutput
 
 
 class Capture:
     """Called with each IOPub message of a call, in the client's thread.
 
-    Keeps text exactly as it was written, and carries out what ranks say about
-    earlier output: displays that are updated, output that is cleared.
+    Keeps text exactly as it was written (of a very long one the beginning and the end), and
+    carries out what ranks say about earlier output: displays that are updated, output that is
+    cleared.
     """
 
     def __init__(self, rank: int) -> None:
@@ -24,7 +26,7 @@ class Capture:
         self._clear_at_next = False
 
     def _reset(self) -> None:
-        self._text: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._text = {"stdout": LongText(), "stderr": LongText()}
         self._displays: list[tuple[str | None, dict[str, Any]]] = []
         self._result: dict[str, Any] | None = None
         self._errors: list[str] = []
@@ -48,7 +50,7 @@ class Capture:
 
     def _add(self, kind: str, content: dict[str, Any]) -> None:
         if kind == "stream":
-            self._text[content["name"]].append(content["text"])
+            self._text[content["name"]].add(content["text"])
         elif kind == "display_data":
             self._displays.append((_display_id(content), _bundle(content)))
         else:
@@ -66,13 +68,12 @@ class Capture:
         ``errors`` are those that did not fail the cell, such as a script's under ``%run``.
         """
         with self._lock:
-            for name, pieces in self._text.items():
-                self._text[name] = ["".join(pieces)]
-            stdout, stderr = self._text["stdout"][0], self._text["stderr"][0]
+            stdout, stderr = self._text["stdout"].read(), self._text["stderr"].read()
             if errors and self._errors:
                 stderr += "\n".join([*self._errors, ""])
             displays = tuple(bundle for _, bundle in self._displays)
-            return RankOutput(self.rank, stdout, stderr + note, displays, self._result)
+            gaps = self._text["stdout"].gap, self._text["stderr"].gap
+            return RankOutput(self.rank, stdout, stderr + note, displays, self._result, gaps)
 
 
 def _display_id(content: dict[str, Any]) -> str | None:

@@ -7,6 +7,7 @@ import time
 
 import psutil
 
+from nbmn.cluster.files import remove_files
 from nbmn.parent import VARIABLE, watch_from_environment
 
 GRACE = 1.0
@@ -30,8 +31,14 @@ def end_ranks() -> None:
             continue  # it has ended, or is somebody else's
 
 
+def clear() -> None:
+    """End the ranks, and remove what the notebook would have removed."""
+    end_ranks()
+    remove_files(os.environ["IPP_PROFILE_DIR"], os.environ["IPP_CLUSTER_ID"])
+
+
 def watch() -> None:
-    watch_from_environment(end_ranks)
+    watch_from_environment(clear)
 
 
 if __name__ == "__main__":

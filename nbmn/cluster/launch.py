@@ -78,11 +78,18 @@ def find_mpiexec() -> Mpiexec:
         raise StartError(f"{path} cannot be run: {error}") from error
     if answer.returncode:
         raise StartError(f"{path} --version failed:\n{answer.stderr or answer.stdout}")
-    arguments: tuple[str, ...] = ()
-    if "open mpi" in answer.stdout.lower() or "open-mpi" in answer.stdout.lower():
+    return Mpiexec(path, _arguments(answer.stdout.lower()))
+
+
+def _arguments(version: str) -> tuple[str, ...]:
+    """What a launcher needs here, by what it says of itself."""
+    if "open mpi" in version or "open-mpi" in version:
         # Ranks share cores on a laptop; containers run as root.
-        arguments = ("--oversubscribe", *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
-    return Mpiexec(path, arguments)
+        return ("--oversubscribe", *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
+    if "hydra" in version:
+        # Within a job of a scheduler it would start ranks by that, wherever the job has hosts.
+        return ("-launcher", "fork", "-hosts", "localhost")
+    return ()
 
 
 def count_gpus() -> int:
@@ -116,6 +123,13 @@ def check(plan: Plan) -> None:
         raise StartError(f"--threads {plan.threads}: a rank needs 1 thread or more")
     if plan.timeout <= 0:
         raise StartError(f"--timeout {plan.timeout:g}: give the start some seconds")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise StartError(
+            "the notebook's working folder was deleted, and ranks would start in it: go to "
+            "another, as with %cd ~, and start them again"
+        ) from None
     gpus = count_gpus()
     if gpus and plan.ranks > gpus and not plan.share_gpus:
         raise StartError(
@@ -139,6 +153,8 @@ def make_cluster(plan: Plan, mpiexec: Mpiexec) -> object:
     import ipyparallel
     from traitlets.config import Config
 
+    from nbmn.cluster.launchers import RanksLauncher
+
     log = logging.getLogger("nbmn.ipyparallel")
     log.setLevel(logging.CRITICAL)  # it prints whole engine logs; StartError has what matters
     config = Config()
@@ -159,7 +175,7 @@ def make_cluster(plan: Plan, mpiexec: Mpiexec) -> object:
     ]
     launcher.environment = environment(plan)
     return ipyparallel.Cluster(
-        engines="mpi",
+        engines=RanksLauncher,
         n=plan.ranks,
         config=config,
         log=log,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from ansi2html import Ansi2HTMLConverter
 
+from nbmn.cluster.long_text import KEPT, Gap, bridged
 from nbmn.cluster.terminal import settle
 from nbmn.markup import template
 from nbmn.ranks import name_ranks
@@ -31,6 +32,8 @@ class RankOutput:
     """Rich output: ``{"data": mime bundle, "metadata": …}`` each, in order."""
     result: dict[str, Any] | None = None
     """The last expression, as a mime bundle."""
+    gaps: tuple[Gap, Gap] = (Gap(), Gap())
+    """What is left out of stdout and of stderr."""
 
     def is_empty(self) -> bool:
         return not (self.stdout or self.stderr or self.displays or self.result)
@@ -58,16 +61,19 @@ class Group:
 
 
 def _continues(shorter: RankOutput, longer: RankOutput) -> bool:
-    return longer.stdout.startswith(shorter.stdout) and longer.stderr.startswith(shorter.stderr)
+    pairs = zip(_streams(shorter), _streams(longer), strict=True)
+    return all(
+        long.startswith(short) if not gap.characters else long[:KEPT].startswith(short[:KEPT])
+        for (short, _), (long, gap) in pairs
+    )
+
+
+def _streams(output: RankOutput) -> list[tuple[str, Gap]]:
+    return list(zip((output.stdout, output.stderr), output.gaps, strict=True))
 
 
 def _equal(one: RankOutput, other: RankOutput) -> bool:
-    return (one.stdout, one.stderr, one.displays, one.result) == (
-        other.stdout,
-        other.stderr,
-        other.displays,
-        other.result,
-    )
+    return replace(one, rank=other.rank) == other
 
 
 def group(outputs: Sequence[RankOutput], running: bool = False) -> list[Group]:
@@ -94,15 +100,15 @@ def group(outputs: Sequence[RankOutput], running: bool = False) -> list[Group]:
     return sorted(groups, key=lambda g: g.ranks)
 
 
-def _tail(text: str, lines: int | None) -> str:
+def _tail(text: str, gap: Gap, lines: int | None) -> str:
     if lines is None:
-        return settle(text)
+        return settle(bridged(text, gap))
     end = text if len(text) <= LIVE_CHARACTERS else text[-LIVE_CHARACTERS:]
     rows = settle(end).splitlines(keepends=True)
     shown = "".join(rows[-lines:])
     if end is text and len(rows) <= lines:
         return shown
-    above = text.count("\n") - shown.count("\n")
+    above = text.count("\n") + gap.lines - shown.count("\n")
     return f"… {above} line{'s' * (above != 1)} above …\n{shown}" if above else f"… {shown}"
 
 
@@ -121,8 +127,13 @@ def _with_newline(text: str) -> str:
 
 
 def _texts(output: RankOutput, lines: int | None) -> list[tuple[str, str]]:
-    texts = [("stdout", output.stdout), ("stderr", output.stderr), ("result", output.text_result)]
-    return [(kind, _tail(text, lines)) for kind, text in texts if text]
+    texts = [*_streams(output), (output.text_result, Gap())]
+    kinds = ("stdout", "stderr", "result")
+    return [
+        (kind, _tail(text, gap, lines))
+        for kind, (text, gap) in zip(kinds, texts, strict=True)
+        if text
+    ]
 
 
 def render_html(groups: Sequence[Group], lines: int | None = None, notice: str = "") -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from nbmn.cluster.files import remove_files
 from nbmn.cluster.wait_status import first_to_go, status_of
 from nbmn.messages import RankInfo
 
@@ -86,7 +87,7 @@ def uninterrupted(work: Callable[[], None]) -> None:
 
 
 def shut_down(cluster: Any, processes: Sequence[psutil.Process]) -> None:
-    """Ask politely through ipyparallel, then make sure."""
+    """Ask politely through ipyparallel, then make sure; no file or thread of it is left."""
     try:
         cluster.stop_cluster_sync()
     finally:
@@ -97,6 +98,20 @@ def shut_down(cluster: Any, processes: Sequence[psutil.Process]) -> None:
             except psutil.NoSuchProcess:
                 continue
         psutil.wait_procs(alive, timeout=KILL_AFTER)
+        _end_loop(cluster)
+        remove_files(cluster.profile_dir, cluster.cluster_id)
+
+
+def _end_loop(cluster: Any) -> None:
+    """End the thread that ipyparallel runs for a cluster, and would for ever."""
+    # Should ipyparallel have something left to do, it starts another.
+    thread, cluster._async_thread = cluster._async_thread, None
+    if thread is not None:
+        loop = cluster._thread_loop
+        loop.add_callback(loop.stop)
+        thread.join(KILL_AFTER)
+        if not thread.is_alive():
+            loop.close()
 
 
 class Watch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,6 +22,10 @@ from nbmn.cluster.tables import StartProgress
 from nbmn.engine.bootstrap import become_rank
 from nbmn.messages import RankInfo
 from nbmn.ranks import name_ranks
+
+SHARED_MEMORY = "/dev/shm"
+SHARED_PER_RANK = 2_000_000
+"""Bytes there that MPICH takes for a rank, rounded up."""
 
 OnProgress = Callable[[StartProgress], None]
 
@@ -156,12 +161,32 @@ def _require_running(cluster: Any) -> None:
             code = (launcher.stop_data or {}).get("exit_code")
             raise StartError(
                 f"mpiexec ended (exit code {code}) before the ranks were ready. "
-                f"Its log ends:\n{_log_tail(cluster)}"
+                f"{_scarcity(cluster.n)}Its log ends:\n{_log_tail(cluster)}"
             )
     if cluster.controller is not None and cluster.controller.state == "after":
         raise StartError(
             f"ipyparallel's controller ended:\n{_tail(cluster.controller.get_output())}"
         )
+
+
+def _scarcity(ranks: int) -> str:
+    """What :func:`scarcity` says here."""
+    try:
+        return scarcity(shutil.disk_usage(SHARED_MEMORY).free, ranks)
+    except OSError:  # a system without it
+        return ""
+
+
+def scarcity(free: int, ranks: int) -> str:
+    """Say so where too little memory, in bytes, is left for MPI to connect ranks by."""
+    if free >= SHARED_PER_RANK * ranks:
+        return ""
+    return (
+        f"{SHARED_MEMORY} has {free / 1e6:.1f} MB left, and MPI needs about "
+        f"{SHARED_PER_RANK * ranks / 1e6:.0f} MB there for {ranks} rank{'s' * (ranks > 1)}: remove "
+        "what programs that were killed have left in it, or give a container more "
+        "(docker run --shm-size=1g). "
+    )
 
 
 def _introduction(cluster: Any, result: AsyncResult, plan: Plan) -> RankInfo:

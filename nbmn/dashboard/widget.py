@@ -94,4 +94,6 @@ def retire(widget: anywidget.AnyWidget) -> None:
     kept = _retired()
     kept.append(widget)
     while len(kept) > _KEPT:
-        kept.popleft().close()
+        oldest = kept.popleft()
+        oldest.layout.close()  # a widget of its own
+        oldest.close()

@@ -71,6 +71,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
 
     import nbmn
     from nbmn.communicators import world
+    from nbmn.compat.text_bars import use_text_bars
     from nbmn.engine.blackbox import install
     from nbmn.engine.cells import prepare_shell
     from nbmn.engine.gpu_watch import watch_gpu
@@ -90,6 +91,7 @@ def become_rank(endpoint: Endpoint, share_gpus: bool) -> RankInfo:
     device, xp = bind_device(comm.intra_rank, share_gpus)
     shell = get_ipython()
     prepare_shell(shell)
+    use_text_bars()
     names = {"comm": comm, "nbmn": nbmn, "chainer": chainer, "np": numpy, "xp": xp}
     if xp is not numpy:
         names["cupy"] = xp

@@ -154,8 +154,20 @@ def test_killed_rank_is_named_and_the_notebook_lives_on(fresh: Notebook) -> None
     fresh.check("%mn comm.rank")
 
 
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where notebooks of this test, and so ipyparallel, keep connection files and logs."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    return tmp_path
+
+
+def _left_behind(profile: Path) -> set[str]:
+    files = {path.name for path in profile.rglob("*") if path.is_file()}
+    return files - {"README", "history.sqlite", "history.sqlite-journal"}
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_death_of_the_kernel_reaps_everything(how: signal.Signals) -> None:
+def test_death_of_the_kernel_reaps_everything(how: signal.Signals, profile: Path) -> None:
     notebook = Notebook()
     try:
         notebook.check("%load_ext nbmn\n%mn_start 2")
@@ -166,6 +178,7 @@ def test_death_of_the_kernel_reaps_everything(how: signal.Signals) -> None:
         notebook.client.stop_channels()
         os.kill(notebook.pid, how)
         wait_until(lambda: all_gone(processes), 6, "engines, mpiexec and controller are reaped")
+        assert not _left_behind(profile)
     finally:
         notebook.manager.shutdown_kernel(now=True)
 
@@ -267,13 +280,10 @@ def test_restart_of_the_kernel_reaps_the_ranks_of_the_old_one(fresh: Notebook) -
     fresh.check("%load_ext nbmn\n%mn_start 1\n%mn comm.size")
 
 
-def test_two_notebooks_at_once_and_nothing_left_behind(fresh: Notebook, tmp_path: Path) -> None:
+def test_two_notebooks_at_once_and_nothing_left_behind(profile: Path, fresh: Notebook) -> None:
     other = Notebook()
     try:
         other.check("%load_ext nbmn")
-        for notebook in (fresh, other):
-            # Where ipyparallel keeps connection files and logs.
-            notebook.check(f"import os; os.environ['IPYTHONDIR'] = {str(tmp_path)!r}")
         fresh.check("%mn_start 1")
         other.check("%mn_start 1")
         fresh.check("%mn name = 'one'")
@@ -282,14 +292,12 @@ def test_two_notebooks_at_once_and_nothing_left_behind(fresh: Notebook, tmp_path
             notebook.check("%%mn -o got\nname")
             assert notebook.value("got") == {0: name}
         fresh.check("%mn_stop")
+        assert _left_behind(profile)  # the other's
         other.check("%mn assert name == 'two'")
         other.check("%mn_stop")
     finally:
         other.close()
-    left = [
-        path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "startup"
-    ]
-    assert not [path for path in left if path.suffix in (".json", ".log")]
+    assert not _left_behind(profile)
 
 
 def test_ranks_have_one_blas_thread_unless_told_otherwise(fresh: Notebook) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from nbmn.cluster import Plan, StartError, launch
+from nbmn.cluster.starting import scarcity
 from nbmn.parent import VARIABLE, Parent
 
 
@@ -50,8 +52,34 @@ def _fake_mpiexec(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_mpiexec_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _fake_mpiexec(tmp_path, "echo 'HYDRA build details'", monkeypatch)
+    path = _fake_mpiexec(tmp_path, "echo 'mpiexec of another kind'", monkeypatch)
     assert launch.find_mpiexec() == launch.Mpiexec(str(path), ())
+
+
+def test_ranks_start_here_within_a_job_of_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        mpiexec = launch.find_mpiexec()
+    except StartError:
+        pytest.skip("there is no mpiexec")
+    if "-launcher" not in mpiexec.arguments:
+        pytest.skip("needs MPICH")
+    job = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "there[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    # In the order in which ipyparallel puts them.
+    command = [mpiexec.path, "-n", "2", *mpiexec.arguments, "echo", "started"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout == "started\nstarted\n"
+
+
+def test_a_working_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    launch.check(Plan(1))
+    folder.rmdir()
+    with pytest.raises(StartError, match=r"folder was deleted.*%cd"):
+        launch.check(Plan(1))
 
 
 def test_open_mpi_needs_leave_to_share_cores(
@@ -62,6 +90,13 @@ def test_open_mpi_needs_leave_to_share_cores(
     assert launch.find_mpiexec().arguments == ("--oversubscribe", "--allow-run-as-root")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert launch.find_mpiexec().arguments == ("--oversubscribe",)
+
+
+def test_too_little_shared_memory_is_named() -> None:
+    assert scarcity(64_000_000, 8) == ""
+    said = scarcity(900_000, 2)
+    assert "/dev/shm has 0.9 MB left" in said
+    assert "4 MB there for 2 ranks" in said
 
 
 def test_a_broken_mpiexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,8 +131,16 @@ def under_way() -> list[Worker]:
 
 def _end(workers: weakref.WeakSet[Worker]) -> None:
     for worker in list(workers):
-        with contextlib.suppress(CollectiveTimeoutError):
+        try:
             wait(worker.idle, _GRACE)
+        except CollectiveTimeoutError:
+            warnings.warn(
+                f"rank {mpi().COMM_WORLD.rank} ends before the mean of its last gradients has "
+                "come: other ranks are late, or made fewer updates; call optimizer.flush() on all "
+                "ranks after the last update",
+                RuntimeWarning,
+                stacklevel=1,
+            )
         worker.stop()
         with contextlib.suppress(CollectiveTimeoutError):
             wait(worker.idle, _GRACE)

@@ -13,7 +13,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import models
@@ -200,7 +199,7 @@ class Background:
         """
         link, backend = self._own._link, self._own._parts.gradients
         _ = link.comm  # raises if it is broken
-        terms = replace(terms, wire=self._comm._wire)
+        terms = terms._replace(wire=self._comm._wire)
         self._link.wait(self._worker.idle, "the mean of gradients")
         job = functools.partial(_mean, link, backend, gradients, terms)
         self._handoff = None

@@ -14,7 +14,9 @@ class Delegate:
     """Which of them is the wrapped object."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._OWN:  # not there yet: while being copied or unpickled
+        # One's own is not there yet while this is copied or unpickled; special methods are looked
+        # up then, and the wrapped object's would make it a copy of that.
+        if name in self._OWN or name.startswith("__"):
             raise AttributeError(name)
         return getattr(getattr(self, self._ACTUAL), name)
 

@@ -6,7 +6,8 @@ measurements is in :mod:`nbmn.records`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,17 @@ class CellError:
 
 
 @dataclass(frozen=True, slots=True)
+class Averaged:
+    """How many means of gradients a rank has begun in the background of one communicator."""
+
+    members: tuple[int, ...]
+    """The ranks that average."""
+    in_cell: int
+    in_all: int
+    """Since it was renewed last."""
+
+
+@dataclass(frozen=True, slots=True)
 class CellReply:
     """How a cell ended on one rank."""
 
@@ -90,3 +102,5 @@ class CellReply:
     """Whether records of this cell are on their way, the last a :class:`nbmn.records.RunEnded`."""
     broken: bool = False
     """Whether a communicator on this rank was left in the middle of a call."""
+    averaged: Mapping[int, Averaged] = field(default_factory=dict)
+    """By communicator; empty where threads of the user's may go on with it."""

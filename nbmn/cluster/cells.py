@@ -20,6 +20,7 @@ from nbmn.cluster.output import RankOutput
 from nbmn.cluster.pressing import Presses
 from nbmn.cluster.verdict import verdict
 from nbmn.cluster.watching import Answer, Turn
+from nbmn.debug.averaging import uneven
 from nbmn.debug.diagnosis import Diagnosis
 from nbmn.debug.states import RankState
 from nbmn.messages import CellError, CellReply, CellRequest
@@ -105,7 +106,7 @@ class CellRun:
     def failed(self) -> bool:
         """Whether some rank raised or had to be freed, or all are gone."""
         raised = any(reply.error for reply in self._replies.values())
-        return self.trouble is not None or raised or bool(self._freeing.ranks)
+        return self.trouble is not None or raised or self._stuck() is not None
 
     @property
     def status(self) -> str:
@@ -237,10 +238,17 @@ class CellRun:
     def _failure(self) -> BaseException | None:
         if self.trouble is not None:
             return self.trouble
-        errors = self.errors()
-        if not self._freeing.ranks:
-            return verdict(errors, note=self._session.compare(errors, self._sent_at))
-        return verdict(errors, self._freeing.ranks, self._freeing.diagnosis)
+        errors, freed = self.errors(), self._freeing.ranks
+        note = "" if freed else self._session.compare(errors, self._sent_at)
+        return verdict(errors, freed, self._stuck(), note)
+
+    def _stuck(self) -> Diagnosis | None:
+        """Who waited for ever and was freed, or waits in the background for ranks that ended."""
+        if self._freeing.ranks:
+            return self._freeing.diagnosis
+        if self.errors():
+            return None
+        return uneven({rank: reply.averaged for rank, reply in self._replies.items()})
 
     # The watching thread.
 

@@ -13,8 +13,7 @@ import functools
 import hashlib
 import operator
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,8 +24,7 @@ from nbmn.communicators.link import Link, Pending
 _Prepared = TypeVar("_Prepared")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How the ranks voted."""
 
     unanimous: bool

@@ -162,6 +162,7 @@ def summing_dtype(dtype: np.dtype) -> np.dtype:
             "arrays of dtype bool cannot be summed over ranks: convert them to integers to count"
         )
     if dtype.kind not in "iufc":
-        raise TypeError(f"arrays of dtype {dtype} cannot be summed over ranks")
+        remedy = ": convert them to float32" if dtype.name == "bfloat16" else ""
+        raise TypeError(f"arrays of dtype {dtype} cannot be summed over ranks{remedy}")
     native = dtype.newbyteorder("=")
     return _WIDER.get(native, native)

@@ -13,7 +13,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmn.communicators import models
@@ -131,8 +130,16 @@ def under_way() -> list[Worker]:
 
 def _end(workers: weakref.WeakSet[Worker]) -> None:
     for worker in list(workers):
-        with contextlib.suppress(CollectiveTimeoutError):
+        try:
             wait(worker.idle, _GRACE)
+        except CollectiveTimeoutError:
+            warnings.warn(
+                f"rank {mpi().COMM_WORLD.rank} ends before the mean of its last gradients has "
+                "come: other ranks are late, or made fewer updates; call optimizer.flush() on all "
+                "ranks after the last update",
+                RuntimeWarning,
+                stacklevel=1,
+            )
         worker.stop()
         with contextlib.suppress(CollectiveTimeoutError):
             wait(worker.idle, _GRACE)
@@ -192,7 +199,7 @@ class Background:
         """
         link, backend = self._own._link, self._own._parts.gradients
         _ = link.comm  # raises if it is broken
-        terms = replace(terms, wire=self._comm._wire)
+        terms = terms._replace(wire=self._comm._wire)
         self._link.wait(self._worker.idle, "the mean of gradients")
         job = functools.partial(_mean, link, backend, gradients, terms)
         self._handoff = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -174,4 +174,4 @@ def _split(request: MeanRequest, on_device: bool) -> MeanRequest:
     arrays = [
         array if entry.present else None for entry, array in zip(table, request.arrays, strict=True)
     ]
-    return replace(request, table=table, arrays=arrays)
+    return request._replace(table=table, arrays=arrays)

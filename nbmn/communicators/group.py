@@ -197,7 +197,10 @@ class Group:
         self._parts.arrays.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a communicator belongs to its process and cannot be pickled")
+        raise TypeError(
+            "a communicator belongs to its process and cannot be pickled; save what holds it, such "
+            "as an optimizer, with chainer.serializers"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
         return self  # a copied model talks to the same ranks

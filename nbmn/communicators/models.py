@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmn.communicators import objects
 from nbmn.communicators.agreement import Vote, exchange, prepare_together, raise_together
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from chainer import Parameter
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """Which ranks' gradients count in a mean."""
 
     counts: bool
@@ -94,8 +92,7 @@ def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool
     return changed
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
+class Gradients(NamedTuple):
     """This rank's gradients of a model, as they were when they were collected."""
 
     params: Sequence[tuple[str, Parameter]] = ()
@@ -142,8 +139,7 @@ def _home(params: Sequence[tuple[str, Parameter]], table: Table) -> Any:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """On what terms gradients are averaged."""
 
     zero_fill: bool
@@ -173,8 +169,7 @@ def average(link: Link, backend: Backend, gradients: Gradients, terms: Terms) ->
     return Averaged.DONE
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """Gradients as a backend has prepared them, or why it cannot."""
 
     value: Any = None

@@ -47,7 +47,19 @@ def named(model: Model) -> list[tuple[str, Parameter]]:
 
 
 def data_table(params: Sequence[tuple[str, Parameter]]) -> Table:
-    """Describe the values of parameters."""
+    """Describe the values of parameters.
+
+    Raises
+    ------
+    TypeError
+        One is of a dtype of which NumPy knows the size only.
+    """
+    for name, param in params:
+        if param.array is not None and param.array.dtype.kind == "V":
+            raise TypeError(
+                f"parameter {name} is of dtype {param.array.dtype}, which NumPy itself does not "
+                "have: use float16, float32 or float64"
+            )
     return tuple(
         Entry(name, None, "", False)
         if (array := param.array) is None
@@ -175,7 +187,8 @@ def check_wire(wire: str | None) -> None:
     if wire == BFLOAT16:
         raise ValueError(
             "allreduce_grad_dtype bfloat16 is for gradients on GPUs, and these are averaged in "
-            "host memory: set float16, float32 or None"
+            "host memory: set float16, float32 or None by comm.set_config('allreduce_grad_dtype', "
+            "...)"
         )
 
 
@@ -201,7 +214,10 @@ def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tupl
 
     def travelling(own: np.dtype) -> np.dtype:
         if summed and not _has_gradients(own):
-            raise TypeError(f"gradients of dtype {own} cannot be averaged: use floats")
+            kind = "a dtype that NumPy itself does not have" if own.kind == "V" else f"dtype {own}"
+            raise TypeError(
+                f"gradients of {kind} cannot be averaged: use float16, float32 or float64"
+            )
         dtype = np.dtype(wire) if wire is not None and own.kind == "f" else own
         return summing_dtype(dtype) if summed else dtype
 

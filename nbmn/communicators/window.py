@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,8 +47,7 @@ _SMALL = (_Way.SLOTS, _Way.WINDOWS)
 _LARGE = (_Way.WINDOWS, _Way.MESSAGES)
 
 
-@dataclass(frozen=True, slots=True)
-class _Put:
+class _Put(NamedTuple):
     """This rank's gradients are in its slot."""
 
     request: MeanRequest

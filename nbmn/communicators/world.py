@@ -72,13 +72,20 @@ class World:
         """
         state = self._state
         counts = {ledger.code: ledger.recorded for ledger in list(state.ledgers.values())}
-        for link in self.links():
-            worker = link.worker
-            if worker is not None and worker.uid == link.uid:
-                counts[link.code] = worker.started
+        counts |= {code: started for code, (_, started) in self.averagings().items()}
         for members, count in state.nursery.begun().items():
             counts[_creations(members)] = count
         return {code: count for code, count in counts.items() if count}
+
+    def averagings(self) -> dict[int, tuple[tuple[int, ...], int]]:
+        """Return whose gradients are averaged in the background, and how often that was started
+        here since the last renewal, by a code as in :meth:`begun`; local, from any thread."""
+        workers = {link: link.worker for link in self.links()}
+        return {
+            link.code: (link.members, worker.started)
+            for link, worker in workers.items()
+            if worker is not None and worker.uid == link.uid
+        }
 
     def creation(self) -> tuple[int, int, tuple[int, ...]]:
         """Return the communicator that was begun last: a code and number as in :meth:`begun`,

@@ -7,7 +7,6 @@ through the fault first.
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ class FaultyBackground(Wrapper):
             entry if array is None else entry._replace(shape=array.shape, dtype=array.dtype.str)
             for entry, array in zip(gradients.table, altered, strict=True)
         )
-        self._actual.start(replace(gradients, arrays=altered, table=table), terms)
+        self._actual.start(gradients._replace(arrays=altered, table=table), terms)
 
     def finish_mean_grad(self) -> Any:
         """Return the means; where averaging was left out, this rank's gradients."""

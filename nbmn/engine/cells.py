@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FrameType
 from typing import Any
@@ -28,7 +28,7 @@ from nbmn.engine.stand_ins import NOT_LEFT, Exit, NoKeyboard, no_breakpoint
 from nbmn.engine.streams import restore_streams, streams
 from nbmn.engine.tracebacks import users_part
 from nbmn.engine.unheard import Unheard
-from nbmn.messages import CellError, CellReply, CellRequest
+from nbmn.messages import Averaged, CellError, CellReply, CellRequest
 from nbmn.phases import phases
 
 LONGEST_MESSAGE = 2000
@@ -132,6 +132,7 @@ def run_cell(request: CellRequest) -> CellReply:
     """Run one cell here. Local; never raises, whatever the user's code does."""
     line = reporter()
     shell = get_ipython()
+    before = _averagings()
 
     def work() -> tuple[bytes | None, CellError | None]:
         try:
@@ -146,7 +147,7 @@ def run_cell(request: CellRequest) -> CellReply:
     restore_streams()
     reported = line.has_reported
     line.end(*_status(summary))
-    return CellReply(line.rank, summary, value, reported, _broken())
+    return CellReply(line.rank, summary, value, reported, _broken(), _averaged(line, before))
 
 
 def _run(
@@ -169,6 +170,24 @@ def _run(
     if failure is not None:
         return None, failure
     return (_pickle(result.result) if request.keep else None), None
+
+
+def _averaged(
+    line: Reporter, before: Mapping[int, tuple[tuple[int, ...], int]]
+) -> dict[int, Averaged]:
+    """What was begun in the background, and what of it in this cell."""
+    if line.lookout is not None and any(thread.talks for thread in line.lookout.threads()):
+        return {}
+    return {
+        code: Averaged(members, count - before.get(code, ((), 0))[1], count)
+        for code, (members, count) in _averagings().items()
+    }
+
+
+def _averagings() -> dict[int, tuple[tuple[int, ...], int]]:
+    from nbmn.communicators import world
+
+    return world().averagings()
 
 
 def _broken() -> bool:

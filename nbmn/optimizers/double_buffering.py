@@ -56,6 +56,10 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
 
     Averaging is done on a thread, over a duplicate of the communicator, with any backend.
     An interrupt of an ``update`` drops the step under way, on all ranks alike.
+
+    A deep copy, which is to be made on all ranks, goes on where this one is, with the mean that
+    is still to be applied, and averages by itself; making it is local, and waits for the
+    averaging. A shallow copy shares the wrapped optimizer; what is to be applied stays here.
     """
 
     _OWN = MultiNodeOptimizer._OWN | {"_background", "_generation", "_pending"}
@@ -141,6 +145,13 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
         else:
             super().serialize(serializer)
             _save(serializer["double_buffering"], self._awaited())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The thread and its communicator stay here: a copy makes its own when it is used.
+        return {**self.__dict__, "_pending": self._awaited(), "_background": None}
+
+    def __copy__(self) -> DoubleBufferingOptimizer:
+        return type(self)(self.actual_optimizer, self.communicator, self.zero_fill)
 
     def _join(self) -> Background:
         background = self._background

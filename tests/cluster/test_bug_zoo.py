@@ -130,6 +130,17 @@ OUT_OF_DATA |= {
         kind="left",
         culprits=(2,),
     ),
+    "and flushes nothing": Bug(
+        "model = L.Linear(4, 2)\noptimizer = nbmn.create_multi_node_optimizer(\n"
+        "    chainer.optimizers.SGD(0.1), comm, double_buffering=True).setup(model)\n"
+        "for i in range(5 - (comm.rank == 2)): step(model, optimizer)",
+        (
+            "rank 2 has finished the cell; ranks 0, 1, 3 wait in the background for the mean of a",
+            "rank 2 called optimizer.update at least once less than ranks 0, 1, 3: fewer",
+        ),
+        kind="left",
+        culprits=(2,),
+    ),
     "in a trainer": Bug(
         TRAINER.format(double=False),
         ("rank 1 called average_gradients at {cell} line ... at least once less than ranks 0, 2",),

@@ -38,4 +38,7 @@ def test_process_ends_with_gradients_under_way(alike):
     output = run(alike)
     assert output.count("at its end") == 2, output[-4000:]
     assert "killed" not in output
+    told = "rank 1 ends before the mean of its last gradients has come" in output
+    assert told == (not alike), output[-4000:]
+    assert "rank 0 ends before" not in output
     assert "Traceback" not in output, output[-4000:]

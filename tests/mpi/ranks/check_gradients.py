@@ -1,5 +1,6 @@
 import chainer
 import chainer.functions as F
+import ml_dtypes
 import numpy as np
 from rank_tools import need_ranks, raises
 
@@ -236,3 +237,25 @@ def check_numbers_that_overflow_are_no_error(comm):
         summed = comm.allreduce(by_rank[comm.rank])
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(summed, sum(by_rank[1:], by_rank[0]), 1e-6)
+
+
+def check_bfloat16_is_refused_with_what_to_do(comm):
+    model = build("f4")
+    fill(model, comm.rank)
+    comm.set_config("allreduce_grad_dtype", "bfloat16")
+    try:
+        with raises(ValueError, "host memory", "comm.set_config('allreduce_grad_dtype'"):
+            comm.multi_node_mean_grad(model)
+    finally:
+        comm.set_config("allreduce_grad_dtype", None)
+    values = np.ones(3, ml_dtypes.bfloat16)
+    with raises(TypeError, "dtype bfloat16 cannot be summed", "convert them to float32"):
+        comm.allreduce(values)
+    model = chainer.Link()
+    with model.init_scope():
+        model.p = chainer.Parameter(values)
+    with raises(TypeError, "/p is of dtype bfloat16", "use float16, float32"):
+        comm.bcast_data(model)
+    model.p.grad = values
+    with raises(TypeError, "cannot be averaged: use float16, float32"):
+        comm.multi_node_mean_grad(model)

@@ -1,0 +1,39 @@
+"""Whether ranks that ended a cell left others waiting in the background. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nbmn.debug.diagnosis import Diagnosis, fewer
+from nbmn.messages import Averaged
+from nbmn.ranks import name_ranks
+
+
+def uneven(averaged: Mapping[int, Mapping[int, Averaged]]) -> Diagnosis | None:
+    """Who made fewer updates with double buffering than others, whose last mean never comes.
+
+    None unless that is certain: all ranks of a communicator have ended the cell. It may be that
+    the cell has nothing to do with it, or lets ranks catch up with what others did earlier.
+
+    Parameters
+    ----------
+    averaged
+        What each rank that ended the cell began, by communicator.
+    """
+    members = {code: one.members for each in averaged.values() for code, one in each.items()}
+    for code, ranks in members.items():
+        if not all(code in averaged.get(rank, {}) for rank in ranks):
+            continue
+        told = {rank: averaged[rank][code] for rank in ranks}
+        counts = {rank: one.in_all for rank, one in told.items()}
+        late = [rank for rank in sorted(ranks) if counts[rank] == min(counts.values())]
+        ahead = [rank for rank in sorted(ranks) if rank not in late]
+        if ahead and len({one.in_cell for one in told.values()}) > 1:
+            has, wait = "has" if len(late) == 1 else "have", "wait" + "s" * (len(ahead) == 1)
+            cause = (
+                f"{name_ranks(late)} {has} finished the cell; {name_ranks(ahead)} {wait} in the "
+                "background for the mean of a further update"
+            )
+            advice = fewer(late, ahead, counts, "optimizer.update")
+            return Diagnosis("left", tuple(late), (), cause, advice)
+    return None

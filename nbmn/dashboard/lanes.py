@@ -17,6 +17,8 @@ PHASES = ("data", "forward", "backward", "update", "extensions")
 WAITING, COMMUNICATION = "waiting", "communication"
 LATE = 0.1
 """Share of the time that others wait for a rank from which on it is called a straggler."""
+TELLING = 0.25
+"""Part of that wait which a phase must account for to be named as its cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,22 +269,26 @@ def _stragglers(
     found = []
     for rank, delay in delays.most_common():
         if seconds > 0 and delay / seconds >= LATE:
-            cause = _cause(rank, bars, shares, steps)
+            cause = _cause(rank, delay, bars, shares, steps)
             found.append(Straggler(rank, delay / seconds, times[rank], *cause))
     return tuple(found)
 
 
 def _cause(
-    rank: int, bars: Sequence[Bar], shares: Mapping[int, Mapping[str, float]], steps: int
+    rank: int,
+    delay: float,
+    bars: Sequence[Bar],
+    shares: Mapping[int, Mapping[str, float]],
+    steps: int,
 ) -> tuple[str, str, float, float]:
-    """The phase in which a rank takes longer than the others."""
+    """The phase in which a rank takes so much longer than the others that it explains the delay."""
     others = [share for other, share in shares.items() if other != rank and share]
     excess = {
         kind: seconds - statistics.median(share.get(kind, 0.0) for share in others)
         for kind, seconds in shares[rank].items()
         if kind not in (WAITING, COMMUNICATION) and others
     }
-    if not excess or max(excess.values()) <= 0:
+    if not excess or max(excess.values()) < TELLING * delay:
         return "", "", 0.0, 0.0
     kind = max(excess, key=excess.__getitem__)
     lines = Counter[str]()

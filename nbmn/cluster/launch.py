@@ -25,6 +25,11 @@ HEARTBEAT_MS = 200
 HEARTBEAT_MISSES = 500_000
 """A day: an engine that is stopped, as by a debugger, is not dead. mpiexec tells of a death."""
 
+HYDRA = ("-launcher", "fork", "-hosts", "localhost")
+OPEN_MPI = ("--oversubscribe", "--mca", "ras", "^slurm,tm,lsf,gridengine,pbs")
+"""Ranks stay on the notebook's host, to which all sockets are bound, also within a job of Slurm
+or its like, whose hosts a launcher would take; and they share cores on a laptop."""
+
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -78,10 +83,13 @@ def find_mpiexec() -> Mpiexec:
         raise StartError(f"{path} cannot be run: {error}") from error
     if answer.returncode:
         raise StartError(f"{path} --version failed:\n{answer.stderr or answer.stdout}")
+    said = answer.stdout.lower()
     arguments: tuple[str, ...] = ()
-    if "open mpi" in answer.stdout.lower() or "open-mpi" in answer.stdout.lower():
-        # Ranks share cores on a laptop; containers run as root.
-        arguments = ("--oversubscribe", *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
+    if "open mpi" in said or "open-mpi" in said:
+        # Containers run as root.
+        arguments = (*OPEN_MPI, *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
+    elif "hydra" in said or "intel(r) mpi" in said:
+        arguments = HYDRA
     return Mpiexec(path, arguments)
 
 
@@ -164,6 +172,8 @@ def make_cluster(plan: Plan, mpiexec: Mpiexec) -> object:
         config=config,
         log=log,
         shutdown_atexit=True,
+        # None on disk: Jupyter's server would watch it, and print the logs of all that stops.
+        cluster_file="",
         # Engines look for the connection file themselves and so load beside the controller.
         send_engines_connection_env=False,
         controller_args=[

@@ -81,6 +81,6 @@ def test_a_broken_mpiexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_server_beside_the_notebook_does_not_learn_of_the_ranks() -> None:
-    """ipyparallel's extension of Jupyter's server would show and stop them, and print their logs."""
+    """ipyparallel's extension of Jupyter's server would stop them, and print their logs."""
     cluster = launch.make_cluster(Plan(ranks=2), launch.Mpiexec("mpiexec", ()))
     assert cluster.cluster_file == ""

@@ -25,6 +25,11 @@ HEARTBEAT_MS = 200
 HEARTBEAT_MISSES = 500_000
 """A day: an engine that is stopped, as by a debugger, is not dead. mpiexec tells of a death."""
 
+HYDRA = ("-launcher", "fork", "-hosts", "localhost")
+OPEN_MPI = ("--oversubscribe", "--mca", "ras", "^slurm,tm,lsf,gridengine,pbs")
+"""Ranks stay on the notebook's host, to which all sockets are bound, also within a job of Slurm
+or its like, whose hosts a launcher would take; and they share cores on a laptop."""
+
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -84,11 +89,10 @@ def find_mpiexec() -> Mpiexec:
 def _arguments(version: str) -> tuple[str, ...]:
     """What a launcher needs here, by what it says of itself."""
     if "open mpi" in version or "open-mpi" in version:
-        # Ranks share cores on a laptop; containers run as root.
-        return ("--oversubscribe", *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
-    if "hydra" in version:
-        # Within a job of a scheduler it would start ranks by that, wherever the job has hosts.
-        return ("-launcher", "fork", "-hosts", "localhost")
+        # Containers run as root.
+        return (*OPEN_MPI, *(("--allow-run-as-root",) if os.geteuid() == 0 else ()))
+    if "hydra" in version or "intel(r) mpi" in version:
+        return HYDRA
     return ()
 
 
@@ -180,6 +184,8 @@ def make_cluster(plan: Plan, mpiexec: Mpiexec) -> object:
         config=config,
         log=log,
         shutdown_atexit=True,
+        # None on disk: Jupyter's server would watch it, and print the logs of all that stops.
+        cluster_file="",
         # Engines look for the connection file themselves and so load beside the controller.
         send_engines_connection_env=False,
         controller_args=[

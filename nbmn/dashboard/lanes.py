@@ -16,6 +16,8 @@ __all__ = ["PHASES", "Bar", "Lanes", "Straggler", "lanes"]
 PHASES = ("data", "forward", "backward", "update", "extensions")
 """Phases with colours of their own, in the order of a step; then come others."""
 WAITING, COMMUNICATION = "waiting", "communication"
+TELLING = 0.25
+"""Part of the wait for a rank that a phase must account for to be named as its cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def lanes(timelines: Sequence[Timeline], one_host: bool = True) -> Lanes:
     late = tuple(
         Straggler(
             *(each.rank, each.seconds / (end - begin), each.steps, each.of),
-            *_cause(each.rank, bars, shares, max(1, len(ends))),
+            *_cause(each.rank, each.seconds, bars, shares, max(1, len(ends))),
         )
         for each in found.stragglers
     )
@@ -246,16 +248,20 @@ def _alike(one: Bar, other: Bar) -> bool:
 
 
 def _cause(
-    rank: int, bars: Sequence[Bar], shares: Mapping[int, Mapping[str, float]], steps: int
+    rank: int,
+    delay: float,
+    bars: Sequence[Bar],
+    shares: Mapping[int, Mapping[str, float]],
+    steps: int,
 ) -> tuple[str, str, float, float]:
-    """The phase in which a rank takes longer than the others."""
+    """The phase in which a rank takes so much longer than the others that it explains the delay."""
     others = [share for other, share in shares.items() if other != rank and share]
     excess = {
         kind: seconds - statistics.median(share.get(kind, 0.0) for share in others)
         for kind, seconds in shares[rank].items()
         if kind not in (WAITING, COMMUNICATION) and others
     }
-    if not excess or max(excess.values()) <= 0:
+    if not excess or max(excess.values()) < TELLING * delay:
         return "", "", 0.0, 0.0
     kind = max(excess, key=excess.__getitem__)
     lines = Counter[str]()

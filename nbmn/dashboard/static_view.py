@@ -37,6 +37,8 @@ __all__ = ["html", "plain", "svg", "ticks"]
 _WIDE, _HEIGHT = 406, 264
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 30, 42
 _SIZE = 12
+_DIGIT = 8
+"""Pixels that a digit takes at most."""
 _FINE = 4
 _FEW_POINTS = 5
 """Curves of so few have each of them marked."""
@@ -70,7 +72,8 @@ def html(snapshot: Snapshot) -> str:
     if snapshot.message:
         style = css_color(LAMPS["failed"])
         parts.append(f'<div style="{style}">{escape(snapshot.message)}</div>')
-    drawn = snapshot.charts[:MAX_CHARTS]
+    # A run of less than half a second has no curve of its throughput; the table has the number.
+    drawn = [chart for chart in snapshot.charts[:MAX_CHARTS] if chart.x.size]
     if drawn:
         pictures = " ".join(_picture(chart, snapshot.ranks) for chart in drawn)
         # Not in a picture: no grey is as easy to read on black as on white.
@@ -141,10 +144,10 @@ def _panel(chart: Chart, ranks: tuple[int, ...]) -> str:
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_label(tick)}</text>'
         )
     for tick in ticks(start, stop):
-        x = float(across(np.float64(tick)))
-        parts.append(
-            f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{_label(tick)}</text>'
-        )
+        label = _label(tick)
+        # One at the edge is moved inwards: the picture ends there.
+        x = min(float(across(np.float64(tick))), _WIDE - len(label) * _DIGIT / 2)
+        parts.append(f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{label}</text>')
     parts.append(f'<path d="M{_LEFT} {floor}H{right}" stroke="{NEUTRAL}" stroke-opacity=".5"/>')
     middle = (_LEFT + right) / 2
     parts.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import socket
@@ -13,8 +14,13 @@ from nbmn.messages import Endpoint, RankInfo
 
 def prepare() -> None:
     """Import what every rank needs, before the engine reports itself ready."""
-    import chainer  # noqa: F401
+    from nbmn.engine.streams import CurrentStdout
+
+    with contextlib.redirect_stdout(CurrentStdout()):
+        import chainer  # noqa: F401
     from mpi4py import MPI  # noqa: F401
+
+    import nbmn.compat.chainermn  # noqa: F401 - a script in a cell says `import chainermn`
 
     if sys.modules.get("debugpy", ...) is None:
         del sys.modules["debugpy"]  # kept out of the start only; the user may want it

@@ -76,11 +76,11 @@ def test_every_extension_under_the_board(two: Notebook, tmp_path: Path) -> None:
 
 
 def test_the_alias_on_ranks(two: Notebook) -> None:
-    """``import chainermn`` in cells, and the names that a script takes from it."""
+    """``import chainermn`` in cells means nbmn, and so do the names that a script takes from it."""
     ran = two.check(
         "%%mn\n"
-        "import nbmn.compat.chainermn\n"
         "import chainermn\n"
+        "import nbmn.compat.chainermn\n"
         "from chainermn.functions import allgather\n"
         "assert chainermn.create_communicator is nbmn.create_communicator\n"
         "total = sum(float(y.array) for y in allgather(comm, chainer.Variable(np.ones((), 'f'))))\n"

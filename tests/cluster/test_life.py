@@ -59,6 +59,19 @@ def test_start_introduces_ranks_and_a_second_start_says_so(fresh: Notebook) -> N
     assert "no ranks" in fresh.run("%mn 1").error
 
 
+def test_ranks_stay_on_the_host_of_the_notebook_within_a_job_of_slurm(fresh: Notebook) -> None:
+    """A launcher would start them on the job's hosts, by srun."""
+    fresh.check(
+        "import os\n"
+        "os.environ |= dict(SLURM_JOB_ID='7', SLURM_JOBID='7', SLURM_NNODES='2',\n"
+        "    SLURM_NODELIST='n[1-2]', SLURM_JOB_NODELIST='n[1-2]', SLURM_JOB_NUM_NODES='2',\n"
+        "    SLURM_TASKS_PER_NODE='1(x2)', SLURM_NTASKS='2')"
+    )
+    assert "2 ranks ready" in fresh.check("%mn_start 2").text
+    fresh.check("%%mn -o jobs\nimport os\nos.environ['SLURM_JOB_ID'], comm.intra_size")
+    assert fresh.value("jobs") == dict.fromkeys((0, 1), ("7", 2))
+
+
 def test_interrupt_while_starting_leaves_no_process(fresh: Notebook) -> None:
     seen: list[psutil.Process] = []
 

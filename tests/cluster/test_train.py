@@ -190,3 +190,22 @@ for step in range(3):
     assert "ranks 0, 1 raised ValueError at cell" in ran.error
     ready.check("%mn nbmn.report(loss=1)")
     assert ready.value("of(Step, 1)[-1].values") == {"loss": 1.0}
+
+
+def test_what_extensions_print_keeps_its_place(two: Notebook) -> None:
+    """Their default is Chainer's ``sys.stdout``, of a time before the rank had its own."""
+    ran = two.check(
+        """%%mn 0
+import contextlib, inspect, io
+from chainer.training import extensions
+out = inspect.signature(extensions.PrintReport).parameters["out"].default
+with contextlib.redirect_stdout(io.StringIO()) as caught:
+    print("a row", file=out, flush=True)
+print("caught", repr(caught.getvalue()))
+for row in range(500):
+    print("theirs", row, file=out, flush=True)
+    print("mine", row)
+"""
+    )
+    rows = "".join(f"theirs {row}\nmine {row}\n" for row in range(500))
+    assert f"rank 0:\ncaught 'a row\\n'\n{rows}".strip() in ran.text

@@ -47,6 +47,15 @@ def test_wheel_holds_a_startup_file_that_works(source_tree, tmp_path, kind):
         assert "nbmn-chainer.pth," in archive.read(record).decode()
         (line,) = archive.read("nbmn-chainer.pth").decode().splitlines()
 
+        names = set(archive.namelist())
+
+    if kind == "wheel":
+        for folder, inside in (("nbmn", "nbmn"), ("magics", "nbmn/magics")):
+            files = (f for f in (source_tree / folder).rglob("*") if f.is_file())
+            there = {f"{inside}/{f.relative_to(source_tree / folder).as_posix()}" for f in files}
+            assert there
+            assert there <= names
+        assert not [name for name in names if name.startswith("magics")]
     assert line.startswith("import ")  # or the site module would not execute it
     code = (
         "import sys\n"

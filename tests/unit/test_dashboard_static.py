@@ -153,6 +153,32 @@ def test_axes_begin_at_nought_seconds_and_stay_near_a_value_that_does_not_change
     assert layout["samples/s"] == pytest.approx([0, 1.1 * 32])
 
 
+@pytest.mark.parametrize("steps", [300, 2500, 10_000, 30_000])
+def test_no_label_of_an_axis_ends_outside_of_its_picture(steps):
+    made = LiveBoard(size=1, run="run")
+    made.feed([Step(0, "run", time.time(), i, {"loss": 1.0}) for i in (1, steps)])
+    (loss,) = pictures(html(made.snapshot()))
+    middle = [each for each in loss.iter(f"{_SVG}text") if each.get("text-anchor") == "middle"]
+    below = [each for each in middle if each.text[0].isdigit()]
+    assert len(below) > 2
+    for each in below:
+        # DejaVu Sans is the widest of the usual fonts: a digit takes 0.64 of the size.
+        half = 0.64 * 12 * len(each.text) / 2
+        assert half <= float(each.get("x")) <= float(loss.get("width")) - half
+
+
+def test_a_run_too_short_for_a_curve_of_its_throughput_shows_none():
+    made = LiveBoard(size=2, run="run")
+    start = time.time()
+    made.feed([RunStarted(rank, "run", start) for rank in (0, 1)])
+    made.feed(
+        Step(rank, "run", start + 0.1 * i, i, {"loss": 1.0}, 16) for i in (1, 2) for rank in (0, 1)
+    )
+    page = html(made.snapshot())
+    assert len(pictures(page)) == 1
+    assert "samples/s</th>" in page
+
+
 @pytest.mark.parametrize(
     ("values", "limits"),
     [

@@ -52,8 +52,17 @@ def _fake_mpiexec(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_mpiexec_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _fake_mpiexec(tmp_path, "echo 'mpiexec of another kind'", monkeypatch)
-    assert launch.find_mpiexec() == launch.Mpiexec(str(path), ())
+    path = _fake_mpiexec(tmp_path, "echo 'HYDRA build details'", monkeypatch)
+    assert launch.find_mpiexec().path == str(path)
+
+
+@pytest.mark.parametrize("said", ["HYDRA build details", "Intel(R) MPI Library for Linux* OS"])
+def test_hydra_is_kept_to_this_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    path = _fake_mpiexec(tmp_path, f"echo '{said}'", monkeypatch)
+    here = ("-launcher", "fork", "-hosts", "localhost")
+    assert launch.find_mpiexec() == launch.Mpiexec(str(path), here)
 
 
 def test_ranks_start_here_within_a_job_of_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +96,10 @@ def test_open_mpi_needs_leave_to_share_cores(
 ) -> None:
     _fake_mpiexec(tmp_path, "echo 'mpiexec (Open MPI) 5.0.11'", monkeypatch)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert launch.find_mpiexec().arguments == ("--oversubscribe", "--allow-run-as-root")
+    usual = ("--oversubscribe", "--mca", "ras", "^slurm,tm,lsf,gridengine,pbs")
+    assert launch.find_mpiexec().arguments == (*usual, "--allow-run-as-root")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert launch.find_mpiexec().arguments == ("--oversubscribe",)
+    assert launch.find_mpiexec().arguments == usual
 
 
 def test_too_little_shared_memory_is_named() -> None:
@@ -103,3 +113,9 @@ def test_a_broken_mpiexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     _fake_mpiexec(tmp_path, "echo 'no such library' >&2; exit 127", monkeypatch)
     with pytest.raises(StartError, match="no such library"):
         launch.find_mpiexec()
+
+
+def test_a_server_beside_the_notebook_does_not_learn_of_the_ranks() -> None:
+    """ipyparallel's extension of Jupyter's server would stop them, and print their logs."""
+    cluster = launch.make_cluster(Plan(ranks=2), launch.Mpiexec("mpiexec", ()))
+    assert cluster.cluster_file == ""

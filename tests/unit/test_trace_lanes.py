@@ -68,6 +68,17 @@ def test_the_straggler_and_what_it_takes_its_time_for():
     assert (late.mine, late.theirs) == (6.0, 2.0)
 
 
+def test_a_phase_that_explains_nothing_is_not_named():
+    """Rank 1 took its time between its phases; that its forward was the longer one is chance."""
+    spans = {
+        0: (phase("forward", 0.0, 1.0), mean(1.0, 9.5, 1)),
+        1: (phase("forward", 0.0, 1.1), mean(9.0, 9.5, 1)),
+    }
+    (late,) = lanes([timeline(rank, *each) for rank, each in spans.items()]).stragglers
+    assert (late.rank, late.kind) == (1, "")
+    assert late.share == pytest.approx(8 / 9.5)
+
+
 def test_equal_ranks_have_no_straggler():
     both = [timeline(rank, *step(rank, 10.0, 2 + 0.1 * rank, 12.1, 1)) for rank in (0, 1)]
     assert lanes(both).stragglers == ()

@@ -315,7 +315,11 @@ def check_the_runtime(comm):
     assert runtime.handle(stream) == stream.ptr
     _standin.kernel(stream.ptr, 30)
     event = runtime.record(stream)
+    forgotten, check = [], cupy.cuda.runtime.check_status
+    cupy.cuda.runtime.check_status = lambda status: (forgotten.append(status), check(status))
     assert not runtime.reached(event)
+    cupy.cuda.runtime.check_status = check
+    assert forgotten == [600]
     runtime.hold(runtime.compute_stream(), event)
     assert runtime.reached(event)
     for error in (700, 719):  # of a kernel, for ever after

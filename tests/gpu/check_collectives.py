@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import chainer
 import numpy as np
-from gpu_tools import STANDIN, Report
+from gpu_tools import STANDIN, Report, each
 from gpu_values import SHAPES, averages, broadcasts, model_of, put, same, valued, wire_dtype
 
 import nbmn
@@ -25,13 +27,15 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 
 def run(report: Report) -> None:
     comm = nbmn.create_communicator("pure_nccl", timeout=60)
-    means(comm, report)
-    sums(comm, report)
-    carried(comm, report)
-    objects(comm)
-    broadcast(comm)
-    functions(comm)
-    own_calls(report)
+    each(
+        partial(means, comm, report),
+        partial(sums, comm, report),
+        partial(carried, comm, report),
+        partial(objects, comm),
+        partial(broadcast, comm),
+        partial(functions, comm),
+        partial(own_calls, report),
+    )
     report("communicators of MPI", abandoned=world().abandoned)
     comm.finalize()
 

@@ -4,10 +4,11 @@ import chainer
 import numpy as np
 from host_runtime import DeviceArray, on_device
 from nccl_standings import through_mpi
-from nccl_tools import assert_right, on_gpus, standin
+from nccl_tools import assert_right, faults, on_gpus, standin
 from rank_tools import interrupt_when_waiting, need_ranks, raises
 
 from nbmn.communicators import CollectiveTimeoutError, RemoteRankError, transport, world
+from nbmn.communicators.errors import NcclError
 
 DTYPES = ("float16", "float32", "float64", "int16", "bool", "complex64", "complex128")
 SHAPES = ((3, 5), (7,), (), (0,), (1,), (2, 3, 4), (1001,))
@@ -241,3 +242,17 @@ def check_interrupted_broadcasts_are_renewed(comm):
         made.bcast_data(model)
         assert_values(model, 0, seed=3)
         assert_right(made)
+
+
+def check_errors_of_nccl_break_and_heal(comm):
+    nccl = on_gpus()
+    nccl.bcast_data(model_of(nccl.rank, ("float32",)))
+    with faults() as fault:
+        fault.fail(0, 2)
+        with raises(NcclError, f"rank {nccl.rank}", "system error"):
+            nccl.bcast_data(model_of(nccl.rank, ("float32",)))
+    assert nccl.broken
+    assert world().renew() is True
+    model = model_of(nccl.rank, ("float32",), seed=4)
+    nccl.bcast_data(model)
+    assert_values(model, 0, seed=4)

@@ -4,6 +4,7 @@ Memory is the host's; kernels of nbmn are compiled for the host and run there, C
 streams and events are the stand-in's.
 """
 
+import atexit
 import os
 import tempfile
 import threading
@@ -75,6 +76,8 @@ def zeros(nbytes):
 
 
 cupy.cuda.set_allocator(zeros)
+# CuPy asks for memory to the end, when functions of Python's are no more.
+atexit.register(cupy.cuda.set_allocator, cupy.get_default_memory_pool().malloc)
 host_kernel.stand_for_device(Path(tempfile.mkdtemp(dir=os.environ["NBMN_NCCL_STANDIN"])))
 
 

@@ -76,7 +76,7 @@ def _replace(packed: PackedValues) -> bool:
             differ.append((_bits(before) != _bits(buffer)).any())
         unpack_into(buffer, packing, packed.arrays)
     # One question to the device, however many dtypes.
-    return bool(functools.reduce(operator.or_, differ, np.False_))
+    return bool(functools.reduce(operator.or_, differ)) if differ else False
 
 
 def _bits(values: Any) -> Any:

@@ -64,6 +64,16 @@ class Backend(Protocol):
         Collective. None, on all ranks, if they must go through host memory.
         """
 
+    def bcast_on_device(self, arrays: Sequence[Any], root: int) -> bool | None:
+        """Replace arrays, all on one GPU, alike in shape and dtype on all ranks, by the root's.
+
+        Collective.
+
+        Returns
+        -------
+        Whether this rank had others; None, on all ranks, if they must go through host memory.
+        """
+
     def prepare(self, request: MeanRequest) -> Any:
         """Begin to average: what can be done before the other ranks are there; local.
 
@@ -123,6 +133,9 @@ class HostBackend:
         transport.bcast_in_place(self._link, values, root)
 
     def sum_on_device(self, arrays: Sequence[Any]) -> None:
+        """See :class:`Backend`; this is host memory."""
+
+    def bcast_on_device(self, arrays: Sequence[Any], root: int) -> None:
         """See :class:`Backend`; this is host memory."""
 
     def prepare(self, request: MeanRequest) -> MeanRequest:

@@ -10,8 +10,8 @@ import numpy as np
 
 from nbmn.communicators.arrays import summing_dtype
 from nbmn.communicators.link import Link
-from nbmn.communicators.parameters import BFLOAT16, Packing, Table, lay_out
-from nbmn.gpu.launcher import aside
+from nbmn.communicators.parameters import BFLOAT16, Packing, Table, check_averages, lay_out
+from nbmn.gpu.launcher import Task, aside
 from nbmn.gpu.packing import as_dtype
 from nbmn.gpu.placement import on_device
 from nbmn.gpu.runtime import Event, Runtime
@@ -53,21 +53,37 @@ class Carrier(Protocol):
             Reached when the buffers are written.
         """
 
+    def bcast(self, buffers: Buffers, ready: Event, device: int, root: int) -> None:
+        """Replace each buffer, of whatever dtype, by the root's; like :meth:`add`."""
+
     def close(self) -> None:
         """Let go of what it holds, on all ranks; local. Usable again afterwards."""
 
 
 @functools.lru_cache(maxsize=64)
-def plan(travelling: Travelling, table: Table, wire: str | None) -> tuple[Packing, ...]:
+def plan(
+    travelling: Travelling, table: Table, wire: str | None, *, averages: bool = True
+) -> tuple[Packing, ...]:
     """Lay out what is present in buffers of the dtypes in which it travels; equal on all ranks.
+
+    Parameters
+    ----------
+    averages
+        Sums are to be divided, which those of integers cannot be.
 
     Raises
     ------
     ImportError, TypeError
-        Some dtype cannot be had, or its values cannot be added.
+        Some dtype cannot be had, or its values cannot be added, or have no mean in it.
     """
     rounded = None if wire is None else as_dtype(wire)
-    return lay_out(table, lambda own: travelling(own, rounded if own.kind == "f" else None), _LINE)
+
+    def in_buffer(own: np.dtype) -> np.dtype:
+        if averages:
+            check_averages(own)
+        return travelling(own, rounded if own.kind == "f" else None)
+
+    return lay_out(table, in_buffer, _LINE)
 
 
 def on_host(own: np.dtype, rounded: np.dtype | None) -> np.dtype:
@@ -88,14 +104,27 @@ def wait_for_device(
     """
     if runtime.reached(event):
         return
+    task = _asleep(runtime, event, device, keep)
+    link.wait(lambda: task.done(SLICE), "its own GPU", task.done)
+    task.result()
 
+
+def keep_until(runtime: Runtime, event: Event, device: int, keep: Any) -> None:
+    """Keep what a device works on until it reaches an event; local, does not wait."""
+    try:
+        if runtime.reached(event):
+            return
+    except RuntimeError:
+        return  # it has failed, and does nothing any more
+    _asleep(runtime, event, device, keep)
+
+
+def _asleep(runtime: Runtime, event: Event, device: int, keep: Any) -> Task:
     def sleep(keep: Any = keep) -> None:
         runtime.use(device)
         runtime.await_(event)
 
-    task = aside(sleep, "nbmn-event")
-    link.wait(lambda: task.done(SLICE), "its own GPU", task.done)
-    task.result()
+    return aside(sleep, "nbmn-event")
 
 
 class _Placed(Protocol):

@@ -14,6 +14,8 @@ from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.background import under_way
 from nbmn.communicators.carriers import Carrier, device_of
 from nbmn.communicators.device_means import DeviceMeans, Packed
+from nbmn.communicators.device_values import DeviceValues
+from nbmn.communicators.host_copies import devices_of
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Table
 from nbmn.communicators.staging import StagedMeans
@@ -86,8 +88,25 @@ class DeviceBackend:
         self._wait_for_workers()
         if not self._goes_directly(direct, device_of(request, self._runtime)):
             return None
-        packed = prepare_together(self._link, "allreduce", lambda: direct.prepare(request))
+        packed = prepare_together(
+            self._link, "allreduce", lambda: direct.prepare(request, averages=False)
+        )
         return direct.mean(packed)
+
+    def bcast_on_device(self, arrays: Sequence[Any], root: int) -> bool | None:
+        """See :class:`Backend`."""
+        direct = self._direct
+        if direct is None:
+            return None
+        (device,) = devices_of(arrays, self._runtime)
+        self._wait_for_workers()
+        if not self._goes_directly(direct, device):
+            return None
+        values = DeviceValues(self._link, self._runtime, direct.carrier)
+        packed = prepare_together(
+            self._link, "bcast_data", lambda: values.prepare(arrays, device, root)
+        )
+        return values.bcast(packed, root)
 
     def prepare(self, request: MeanRequest) -> Any:
         """See :class:`Backend`."""

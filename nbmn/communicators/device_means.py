@@ -53,16 +53,28 @@ class DeviceMeans:
         )
         return MeanRequest(table, arrays, 1)
 
-    def prepare(self, request: MeanRequest) -> Packed:
-        """Pack gradients, divided by how many ranks count; local, does not wait."""
+    def prepare(self, request: MeanRequest, *, averages: bool = True) -> Packed:
+        """Pack gradients, divided by how many ranks count; local, does not wait.
+
+        Parameters
+        ----------
+        averages
+            What comes is means; without it sums, which integers have too.
+
+        Raises
+        ------
+        TypeError
+            On some dtypes there is no such thing.
+        """
         runtime = self._runtime
         device = device_of(request, runtime)
         buffers = []
         with runtime.on(device):
-            for packing in plan(self.carrier.travelling, request.table, request.wire):
+            travelling = self.carrier.travelling
+            for packing in plan(travelling, request.table, request.wire, averages=averages):
                 buffer = runtime.empty(packing.size, packing.dtype)
                 # Divided before they are added: sums of narrow dtypes could overflow.
-                scale = 1.0 if packing.dtype.kind in "iu" else 1.0 / max(request.total, 1)
+                scale = 1.0 / max(request.total, 1)
                 pack(buffer, packing, request.arrays, scale=scale, wire=request.wire)
                 buffers.append((packing, buffer))
             ready = runtime.record(runtime.compute_stream())
@@ -86,8 +98,6 @@ class DeviceMeans:
         request = packed.request
         means: list[Any] = [None] * len(request.table)
         for packing, buffer in packed.buffers:
-            if packing.dtype.kind in "iu" and request.total != 1:
-                buffer[...] = (buffer / request.total).astype(buffer.dtype)
             for index, part in enumerate(unpack(buffer, packing, request.arrays)):
                 if part is not None:
                     means[index] = part

@@ -10,6 +10,7 @@ from nbmn.communicators import objects
 from nbmn.communicators.agreement import Vote, exchange, prepare_together, raise_together
 from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.errors import MismatchError
+from nbmn.communicators.host_copies import HostCopies, devices_of
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import (
     Entry,
@@ -27,6 +28,8 @@ from nbmn.communicators.parameters import (
     union,
     unpack_data,
 )
+from nbmn.gpu.placement import on_device
+from nbmn.gpu.runtime import Runtime
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +54,7 @@ class Averaged(Enum):
     """Some rank found its parameters changed: nothing was averaged."""
 
 
-def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool:
+def broadcast(link: Link, backend: Backend, runtime: Runtime, model: Model, root: int = 0) -> bool:
     """Give all ranks the root's values; collective.
 
     A parameter that is not initialised at the root comes from the lowest rank that has
@@ -61,35 +64,53 @@ def broadcast(link: Link, backend: Backend, model: Model, root: int = 0) -> bool
     -------
     Whether a value that this rank had was replaced by a different one.
     """
-    params, table, error = [], (), None
+    params, table, devices, error = [], (), 0, None
     try:
         params = named(model)
         table = data_table(params)
+        devices = len(devices_of(_values(params), runtime))
     except (AttributeError, TypeError) as caught:
         error = caught
-    vote = Vote(link, ("bcast_data", None, table), failed=error is not None)
-    outcome = vote.outcome()
+    outcome = Vote(link, ("bcast_data", devices, table), failed=error is not None).outcome()
     if outcome.failed:
         raise_together(link, "bcast_data", error)
-    if outcome.unanimous:
-        return bool(_broadcast_from(link, backend, root, params, table))
-
-    tables: list[Table] = exchange(link, "bcast_data", None, table)
-    check_together(tables)
+    tables = [table] * link.size
+    if not outcome.unanimous:
+        tables = exchange(link, "bcast_data", None, table)
+        check_together(tables)
+    elif devices == 1 and all(entry.on_device for entry in table if entry.present):
+        changed = backend.bcast_on_device(_values(params), root)
+        if changed is not None:
+            return changed
     known = known_somewhere(tables)
-    for (_, param), entry in zip(params, known, strict=True):
-        if entry.shape is not None and param.array is None:
-            param.initialize(entry.shape)
-    had = {id(param) for (_, param), entry in zip(params, table, strict=True) if entry.present}
-    sources = [_source(entries, root) for entries in zip(*tables, strict=True)]
-    changed = False
-    for source in sorted({rank for rank in sources if rank is not None}):
-        chosen = [i for i, rank in enumerate(sources) if rank == source]
-        replaced = _broadcast_from(
-            link, backend, source, [params[i] for i in chosen], tuple(known[i] for i in chosen)
-        )
-        changed |= any(id(param) in had for param in replaced)
-    return changed
+
+    def reach() -> HostCopies:
+        for (_, param), entry in zip(params, known, strict=True):
+            if entry.shape is not None and param.array is None:
+                param.initialize(entry.shape)
+        return HostCopies(link, runtime, _values(params))
+
+    # On each rank the same is known; where there is nothing that could fail there is no vote.
+    plain = outcome.unanimous and not devices
+    copies = reach() if plain else prepare_together(link, "bcast_data", reach)
+    try:
+        sources = [_source(entries, root) for entries in zip(*tables, strict=True)]
+        fresh = _broadcast_from(link, backend, sources, copies.arrays(), known)
+        copies.write_back(fresh)
+    except BaseException as failure:
+        link.fail(failure)
+        raise
+    finally:
+        copies.let_go()
+    for index, array in fresh.items():
+        param = params[index][1]
+        if not on_device(param.array) and array is not param.array:
+            param.array = array
+    return any(table[index].present for index in fresh)
+
+
+def _values(params: Sequence[tuple[str, Parameter]]) -> list[Any]:
+    return [param.array for _, param in params]
 
 
 class Gradients(NamedTuple):
@@ -256,18 +277,24 @@ def count_ranks(link: Link, counts: bool) -> Share:
 def _broadcast_from(
     link: Link,
     backend: Backend,
-    source: int,
-    params: Sequence[tuple[str, Parameter]],
+    sources: Sequence[int | None],
+    arrays: Sequence[Any],
     table: Table,
-) -> list[Parameter]:
-    changed: list[Parameter] = []
-    for packing in plan_packing(table, summed=False):
-        buffer = backend.buffer(packing.dtype, packing.size)
-        if link.rank == source:
-            pack(buffer, packing, [param.array for _, param in params])
-        backend.bcast(buffer, source)
-        if link.rank != source:
-            changed += unpack_data(buffer, packing, params)
+) -> dict[int, np.ndarray]:
+    """Broadcast each array from its source; return by index what was others on this rank."""
+    changed: dict[int, np.ndarray] = {}
+    for source in sorted({rank for rank in sources if rank is not None}):
+        part = tuple(
+            entry if rank == source else entry._replace(present=False)
+            for entry, rank in zip(table, sources, strict=True)
+        )
+        for packing in plan_packing(part, summed=False):
+            buffer = backend.buffer(packing.dtype, packing.size)
+            if link.rank == source:
+                pack(buffer, packing, arrays)
+            backend.bcast(buffer, source)
+            if link.rank != source:
+                changed |= unpack_data(buffer, packing, arrays)
     return changed
 
 

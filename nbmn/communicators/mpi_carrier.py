@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 from nbmn.communicators import transport
 from nbmn.communicators.carriers import Buffers, on_host, wait_for_device
@@ -37,11 +39,20 @@ class MpiCarrier:
 
     def add(self, buffers: Buffers, ready: Event, device: int) -> None:
         """Replace each buffer by its sum over ranks; collective."""
+        self._carry(transport.sum_in_place, buffers, ready, device)
+
+    def bcast(self, buffers: Buffers, ready: Event, device: int, root: int) -> None:
+        """Replace each buffer by the root's; collective."""
+        self._carry(functools.partial(transport.bcast_in_place, root=root), buffers, ready, device)
+
+    def _carry(
+        self, move: Callable[[Link, Any], None], buffers: Buffers, ready: Event, device: int
+    ) -> None:
         try:
             # MPI knows nothing of streams.
             wait_for_device(self._link, self._runtime, ready, device)
             for _, buffer in buffers:
-                transport.sum_in_place(self._link, buffer)
+                move(self._link, buffer)
         except BaseException as error:
             self._link.fail(error)
             raise

@@ -87,6 +87,15 @@ class NcclCarrier:
 
     def add(self, buffers: Buffers, ready: Event, device: int) -> None:
         """Replace each buffer by its sum over ranks; collective."""
+        self._carry(_all_reduce, buffers, ready, device)
+
+    def bcast(self, buffers: Buffers, ready: Event, device: int, root: int) -> None:
+        """Replace each buffer by the root's, as bytes; collective."""
+        self._carry(functools.partial(_broadcast, root), buffers, ready, device)
+
+    def _carry(
+        self, begin: Callable[..., None], buffers: Buffers, ready: Event, device: int
+    ) -> None:
         channel, link, runtime = self._channel, self._link, self._gpu.runtime
         assert channel is not None
         link.ledger.traffic += sum(buffer.nbytes for _, buffer in buffers)  # for the recorder
@@ -96,7 +105,7 @@ class NcclCarrier:
                     f"NCCL was started on GPU {channel.device}, and these arrays are on GPU "
                     f"{device}: make another communicator for them"
                 )
-            calls = functools.partial(_all_reduce, buffers, runtime.pointer)
+            calls = functools.partial(begin, buffers, runtime.pointer)
             # Alone, nobody can be late or gone: the device waits, and this rank goes on.
             alone = link.size == 1 and link.worker is None
             task = channel.enqueue(ready, calls, to_the_end=not alone)
@@ -262,6 +271,15 @@ def _all_reduce(
         kind, parts = kind_of(packing.dtype)
         at = pointer(buffer)
         comm.all_reduce(at, at, packing.size * parts, kind, SUM, stream)
+
+
+def _broadcast(
+    root: int, buffers: Buffers, pointer: Callable[[Any], int], comm: NcclComm, stream: int
+) -> None:
+    kind, _ = kind_of(np.dtype(np.uint8))
+    for _, buffer in buffers:
+        at = pointer(buffer)
+        comm.broadcast(at, at, buffer.nbytes, kind, root, stream)
 
 
 def _not_started(told: Sequence[str | None]) -> str:

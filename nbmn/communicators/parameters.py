@@ -63,7 +63,7 @@ def data_table(params: Sequence[tuple[str, Parameter]]) -> Table:
     return tuple(
         Entry(name, None, "", False)
         if (array := param.array) is None
-        else Entry(name, array.shape, array.dtype.str, True)
+        else Entry(name, array.shape, array.dtype.str, True, on_device(array))
         for name, param in params
     )
 
@@ -182,6 +182,13 @@ class Packing:
     spans: tuple[Span, ...]
 
 
+def check_averages(dtype: np.dtype) -> None:
+    """Raise TypeError if gradients of this dtype have no mean in it; local."""
+    if not _has_gradients(dtype):
+        kind = "a dtype that NumPy itself does not have" if dtype.kind == "V" else f"dtype {dtype}"
+        raise TypeError(f"gradients of {kind} cannot be averaged: use float16, float32 or float64")
+
+
 def check_wire(wire: str | None) -> None:
     """Raise ValueError if host memory has no values of this dtype; local."""
     if wire == BFLOAT16:
@@ -213,11 +220,8 @@ def plan_packing(table: Table, *, summed: bool, wire: str | None = None) -> tupl
     check_wire(wire)
 
     def travelling(own: np.dtype) -> np.dtype:
-        if summed and not _has_gradients(own):
-            kind = "a dtype that NumPy itself does not have" if own.kind == "V" else f"dtype {own}"
-            raise TypeError(
-                f"gradients of {kind} cannot be averaged: use float16, float32 or float64"
-            )
+        if summed:
+            check_averages(own)
         dtype = np.dtype(wire) if wire is not None and own.kind == "f" else own
         return summing_dtype(dtype) if summed else dtype
 
@@ -323,21 +327,25 @@ def overwritable(array: Any, span: Span) -> bool:
 
 
 def unpack_data(
-    buffer: np.ndarray, packing: Packing, params: Sequence[tuple[str, Parameter]]
-) -> list[Parameter]:
-    """Set each value to its part of ``buffer``; return the parameters that it changed."""
-    changed = []
+    buffer: np.ndarray, packing: Packing, arrays: Sequence[Any]
+) -> dict[int, np.ndarray]:
+    """Replace each array that differs from its part of ``buffer``, in place if it can be.
+
+    Returns
+    -------
+    By the index of each such array, that with the values of the buffer.
+    """
+    changed = {}
     for span in packing.spans:
         fresh = buffer[span.begin : span.end].reshape(span.shape)
-        param = params[span.index][1]
-        array = param.array
+        array = arrays[span.index]
         if _same_bits(fresh, to_host(array)):
             continue
-        changed.append(param)
         if type(array) is np.ndarray and array.flags.writeable:
             np.copyto(array, fresh, casting="same_kind")
         else:
-            param.array = beside(param, fresh.copy())
+            array = fresh.copy()
+        changed[span.index] = array
     return changed
 
 

@@ -13,6 +13,7 @@ from nbmn.communicators.backend import Backend, MeanRequest
 from nbmn.communicators.carriers import device_of, on_host, plan, wait_for_device
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Entry, Packing, Table
+from nbmn.communicators.pinned import PinnedMemory
 from nbmn.gpu.packing import pack, unpack
 from nbmn.gpu.runtime import Event, Runtime
 
@@ -39,9 +40,7 @@ class StagedMeans:
         self._link = link
         self._host = host
         self._runtime = runtime
-        self._pinned: dict[str, np.ndarray] = {}
-        self._replaced: list[np.ndarray] = []
-        """Memory to which the device may yet copy."""
+        self._memory = PinnedMemory(runtime)
 
     def prepare(self, request: MeanRequest) -> _Prepared:
         """Begin to copy gradients to the host; local, does not wait."""
@@ -50,14 +49,18 @@ class StagedMeans:
         device = device_of(request, runtime)
         buffers, copies = [], []
         with runtime.on(device):
-            for packing in packings:
-                buffer = runtime.empty(packing.size, packing.dtype)
-                pack(buffer, packing, request.arrays, wire=request.wire)
-                copy = self._memory(packing)
-                runtime.download(buffer, copy)
-                buffers.append(buffer)
-                copies.append(copy)
-            ready = runtime.record(runtime.compute_stream())
+            # What an averaging that was called off copies there may yet come, on another stream.
+            self._memory.in_turn()
+            try:
+                for packing in packings:
+                    buffer = runtime.empty(packing.size, packing.dtype)
+                    pack(buffer, packing, request.arrays, wire=request.wire)
+                    copy = self._memory.take(device, packing.dtype, packing.size)
+                    runtime.download(buffer, copy)
+                    buffers.append(buffer)
+                    copies.append(copy)
+            finally:
+                ready = self._memory.copied(device)
         return _Prepared(request, packings, buffers, copies, ready, device)
 
     def mean(self, prepared: _Prepared) -> list[Any]:
@@ -71,7 +74,7 @@ class StagedMeans:
     def _mean(self, prepared: _Prepared) -> list[Any]:
         runtime, request = self._runtime, prepared.request
         wait_for_device(self._link, runtime, prepared.ready, prepared.device, prepared.copies)
-        self._replaced.clear()  # nothing is copied there any more
+        self._memory.through()
         flat = MeanRequest(_flat(prepared), prepared.copies, request.total)
         # Between gradients there is what was there before; and a GPU says nothing of overflow.
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -89,23 +92,14 @@ class StagedMeans:
                 for index, part in enumerate(unpack(buffer, packing, request.arrays)):
                     if part is not None:
                         means[index] = part
-            uploaded = runtime.record(runtime.compute_stream())
+            uploaded = self._memory.copied(prepared.device)
         # The next averaging writes to the same memory.
         wait_for_device(self._link, runtime, uploaded, prepared.device, prepared.copies)
         return means
 
     def close(self) -> None:
         """Let go of memory; local."""
-        self._pinned.clear()
-
-    def _memory(self, packing: Packing) -> np.ndarray:
-        held = self._pinned.get(packing.dtype.str)
-        if held is None or held.size < packing.size:
-            if held is not None:
-                self._replaced.append(held)
-            held = self._runtime.pinned(packing.size, packing.dtype)
-            self._pinned[packing.dtype.str] = held
-        return held[: packing.size]
+        self._memory.let_go()
 
 
 def _flat(prepared: _Prepared) -> Table:

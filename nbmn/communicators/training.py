@@ -32,7 +32,7 @@ class Training(Group):
         MismatchError
             On all ranks: the parameters differ in name, shape or dtype.
         """
-        models.broadcast(self._link, self._parts.gradients, model)
+        self._broadcast(model)
 
     def broadcast_data(self, model: Model) -> None:
         """The older name of :meth:`bcast_data`."""
@@ -72,7 +72,7 @@ class Training(Group):
     @collective
     def replace_data(self, model: Model) -> bool:
         """Like :meth:`bcast_data`; return whether a value this rank had was a different one."""
-        return models.broadcast(self._link, self._parts.gradients, model)
+        return self._broadcast(model)
 
     @collective
     def average_gradients(
@@ -105,6 +105,10 @@ class Training(Group):
         gradients = models.collect(model, terms.zero_fill)
         self.track.describe(*gradients.size())
         return models.average(self._link, self._parts.gradients, gradients, terms)
+
+    def _broadcast(self, model: Model) -> bool:
+        parts = self._parts
+        return models.broadcast(self._link, parts.gradients, parts.gpu.runtime, model)
 
     @collective
     def count_ranks(self, counts: bool) -> models.Share:

@@ -138,11 +138,16 @@ class CupyRuntime:
         """Say whether an event is reached; raises what went wrong on the device."""
         from cupy.cuda import runtime
 
-        # Event.done takes an error of the device for an event that is yet to come.
-        status = runtime.eventQuery(event.ptr)
-        if status not in (0, _NOT_READY):
-            raise runtime.CUDARuntimeError(status)
-        return status == 0
+        try:
+            # Event.done takes an error of the device for an event that is yet to come. Either is
+            # kept by CUDA's runtime as its last error, which CUB, where it shares the runtime,
+            # would take for its own kernel's. Raising clears it.
+            runtime.check_status(runtime.eventQuery(event.ptr))
+        except runtime.CUDARuntimeError as error:
+            if error.status != _NOT_READY:
+                raise
+            return False
+        return True
 
     def await_(self, event: Any) -> None:
         """Wait until an event is reached, without the GIL; raises what went wrong."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -136,6 +136,28 @@ def unpack(buffer: Any, packing: Packing, arrays: Sequence[Any]) -> list[Any]:
         for span in spans:
             parts[span.index] = view(flat, span.begin - first, span.shape)
     return parts
+
+
+def unpack_into(
+    buffer: Any, packing: Packing, arrays: Sequence[Any], chosen: Collection[int] | None = None
+) -> None:
+    """Overwrite arrays by what ``buffer`` holds; local, on the GPU queued on the current stream.
+
+    Parameters
+    ----------
+    arrays
+        Of the spans' shapes and dtypes, where ``buffer`` lies, of any layout.
+    chosen
+        The indexes of those that are overwritten; None for all that have a span.
+    """
+    copy = np.copyto
+    if not isinstance(buffer, np.ndarray):
+        import cupy
+
+        copy = cupy.copyto
+    for index, part in enumerate(unpack(buffer, packing, arrays)):
+        if part is not None and (chosen is None or index in chosen):
+            copy(arrays[index], part)
 
 
 def _host_view(flat: np.ndarray, begin: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -115,7 +115,7 @@ ANSWERS: dict[str, Callable] = {
     "occupancyMaxPotentialBlockSize": lambda *_: (132, 256),
 }
 
-KEPT = ("runtimeGetVersion", "_getCUDAMajorVersion", "get_build_version")
+KEPT = ("runtimeGetVersion", "_getCUDAMajorVersion", "get_build_version", "check_status")
 
 _api = ctypes.pythonapi
 _api.PyCapsule_GetName.restype = ctypes.c_char_p

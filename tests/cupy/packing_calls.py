@@ -24,7 +24,7 @@ import pytest
 from nbmn.communicators.parameters import Packing, Span
 from nbmn.gpu import kernels
 from nbmn.gpu.kernels_table import LARGE, SMALL, table_dtype
-from nbmn.gpu.packing import as_dtype, pack, unpack
+from nbmn.gpu.packing import as_dtype, pack, unpack, unpack_into
 
 FUNCTIONS = ["none"]
 LAUNCHED: list[str] = []
@@ -168,6 +168,20 @@ def check_views_of_the_own_dtype():
         assert part.data.ptr == buffer.data.ptr + 4 * span.begin
         assert part.shape == host.shape
         assert np.array_equal(part.get(), host)
+
+
+def check_arrays_are_overwritten_without_a_kernel():
+    hosts = normal([(4, 100), (), (0,), 33])
+    buffer, packing = packed(hosts, put(hosts), "f4")
+    arrays = put([np.full_like(host, 7) for host in hosts])
+    LAUNCHED.clear()
+    unpack_into(buffer, packing, arrays, {0, 1, 2})
+    assert not LAUNCHED
+    for array, host in zip(arrays[:3], hosts, strict=False):
+        assert np.array_equal(array.get(), host)
+    assert np.array_equal(arrays[3].get(), np.full(33, 7))
+    unpack_into(buffer, packing, arrays)
+    assert np.array_equal(arrays[3].get(), hosts[3])
 
 
 def check_arrays_in_their_own_place():

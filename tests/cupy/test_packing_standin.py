@@ -34,4 +34,4 @@ def test_packing_without_a_device(tmp_path):
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.count("passed") == 12
+    assert ran.stdout.count("passed") == 13

@@ -67,6 +67,7 @@ def run(report: Report, shard: str = "0", shards: str = "1") -> None:
                 kinds[compared(name, dtype)] += 1
             except AssertionError as error:
                 wrong.append(f"{dtype} {name}: {error}")
+                report("differs", call=wrong[-1])
                 if lost():
                     gone = "nothing can be computed here any more: the rest was not run"
                     conclude(report, [*wrong, gone])
@@ -85,7 +86,7 @@ def lost() -> bool:
 
 def conclude(report: Report, wrong: list[str]) -> None:
     if wrong:
-        report("calls that differ", calls=wrong)
+        report("calls that differ", calls=len(wrong))
     assert not wrong, "\n" + "\n".join(wrong)
 
 

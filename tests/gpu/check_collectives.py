@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import chainer
 import numpy as np
-from gpu_tools import Report
-from gpu_values import SHAPES, averages, model_of, put, same, wire_dtype
+from gpu_tools import STANDIN, Report, each
+from gpu_values import SHAPES, averages, broadcasts, model_of, put, same, valued, wire_dtype
 
 import nbmn
 from nbmn.communicators import world
+from nbmn.communicators.device_values import DeviceValues, _replace
 from nbmn.gpu.nccl import AVG, SUM, kind_of
+from nbmn.gpu.packing import pack
 from nbmn.gpu.runtime import this_gpu
 
 SUMMED = (
@@ -23,13 +27,15 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 
 def run(report: Report) -> None:
     comm = nbmn.create_communicator("pure_nccl", timeout=60)
-    means(comm, report)
-    sums(comm, report)
-    carried(comm, report)
-    objects(comm)
-    broadcast(comm)
-    functions(comm)
-    own_calls(report)
+    each(
+        partial(means, comm, report),
+        partial(sums, comm, report),
+        partial(carried, comm, report),
+        partial(objects, comm),
+        partial(broadcast, comm),
+        partial(functions, comm),
+        partial(own_calls, report),
+    )
     report("communicators of MPI", abandoned=world().abandoned)
     comm.finalize()
 
@@ -111,6 +117,25 @@ def broadcast(comm) -> None:
     comm.bcast_data(model)
     same(model.p0.array, values, what="bcast_data")
     assert comm.replace_data(model) is False
+    broadcasts(comm)
+    replaced_by_others(comm)
+
+
+def replaced_by_others(comm) -> None:
+    """What another rank than the root does with what it gets: compares, and overwrites."""
+    carrier, runtime = comm._parts.gradients._direct.carrier, this_gpu().runtime
+    values = DeviceValues(comm._link, runtime, carrier)
+    model, hosts = valued(0)
+    _, others = valued(1)
+    arrays = [getattr(model, f"v{number}").array for number in range(len(hosts))]
+    for expected, changes in ((hosts, False), (others, True), (others, False)):
+        packed = values.prepare(arrays, 0, root=1)
+        for packing, buffer in packed.fresh:
+            pack(buffer, packing, [put(host) for host in expected])
+        told = _replace(packed)
+        assert STANDIN or told is changes
+        for array, host in zip(arrays, expected, strict=True):
+            same(array, host, what=f"overwritten {host.dtype}")
 
 
 def functions(comm) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import chainer
 import chainer.functions as F
 import chainer.links as L
 import cupy
 import numpy as np
 from chainer import gradient_check
-from gpu_tools import STANDIN, Report
+from gpu_tools import STANDIN, Report, each
 
 import nbmn
 
@@ -52,13 +54,13 @@ CASES = {
 
 
 def run(report: Report) -> None:
-    for number, (name, (function, shapes)) in enumerate(CASES.items()):
-        finite_differences(name, function, shapes, number)
-    report("gradients by finite differences", functions=len(CASES))
-    for name, (function, shapes) in CASES.items():
-        halves(name, function, shapes)
-    report("float16 beside float32", functions=len(CASES))
-    mixed(report)
+    cases = [(name, function, shapes) for name, (function, shapes) in CASES.items()]
+    each(
+        *(partial(finite_differences, *case, number) for number, case in enumerate(cases)),
+        *(partial(halves, *case) for case in cases),
+        partial(mixed, report),
+    )
+    report("gradients by finite differences, and float16 beside float32", functions=len(CASES))
 
 
 def finite_differences(name: str, function, shapes, seed: int) -> None:

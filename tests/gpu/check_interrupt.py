@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import chainer
 import numpy as np
-from gpu_tools import STANDIN, Report, measured
+from gpu_tools import STANDIN, Report, each, measured
 from gpu_values import averages, interrupted, model_of, put, same, spin, stream_of_its_own
 
 import nbmn
@@ -21,30 +24,32 @@ TIMES = 1 if STANDIN else 3
 def run(report: Report) -> None:
     spin(0.0)  # compiles
     with stream_of_its_own():
-        for way in (background, staged):
-            for _ in range(TIMES):
-                comm, call = way()
-                averages(comm)
-                call()  # values are compared and kernels compiled
-                spin(BUSY)
-                late = interrupted(call)
-                began = time.perf_counter()
-                renewed = world().renew()
-                healed = time.perf_counter() - began
-                began = time.perf_counter()
-                averages(comm, seed=1)
-                right = time.perf_counter() - began
-                report(
-                    way.__name__,
-                    milliseconds_until_seen=1e3 * late,
-                    milliseconds_to_renew=1e3 * healed,
-                    seconds_to_the_next_means=right,
-                    renewed=renewed,
-                )
-                measured(f"seconds until the interrupt was seen, {way.__name__}", late, MOST)
-                comm.finalize()
-        if not STANDIN:
-            copies(report)
+        ways = [partial(seen, report, way) for way in (background, staged) for _ in range(TIMES)]
+        each(*ways, *([] if STANDIN else [partial(copies, report)]))
+
+
+def seen(report: Report, way: Callable[[], tuple[Any, Callable[[], object]]]) -> None:
+    """Interrupt, renew, and be right."""
+    comm, call = way()
+    averages(comm)
+    call()  # values are compared and kernels compiled
+    spin(BUSY)
+    late = interrupted(call)
+    began = time.perf_counter()
+    renewed = world().renew()
+    healed = time.perf_counter() - began
+    began = time.perf_counter()
+    averages(comm, seed=1)
+    right = time.perf_counter() - began
+    report(
+        way.__name__,
+        milliseconds_until_seen=1e3 * late,
+        milliseconds_to_renew=1e3 * healed,
+        seconds_to_the_next_means=right,
+        renewed=renewed,
+    )
+    measured(f"seconds until the interrupt was seen, {way.__name__}", late, MOST)
+    comm.finalize()
 
 
 def background():

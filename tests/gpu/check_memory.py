@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 
 import chainer
 import cupy
 from check_interrupt import background
-from gpu_tools import STANDIN, Report, measured
+from gpu_tools import STANDIN, Report, each, measured
 from gpu_values import averages, free_memory, interrupted, model_of, spin, stream_of_its_own
 
 import nbmn
@@ -23,14 +24,14 @@ LEAK = 1 << 20
 
 def run(report: Report) -> None:
     spin(0.0)
-    for what, act, first, times, allowed in (
+    cases = (
         ("averagings", averagings(), 5, 5 if STANDIN else 200, SLACK),
         ("averagings in the background", in_the_background(), 5, 5 if STANDIN else 100, SLACK),
         ("staged averagings", averagings("non_cuda_aware"), 5, 5 if STANDIN else 50, SLACK),
         ("renewals", renewals(), 2, 2 if STANDIN else 8, SLACK + 8 * LEAK),
         ("communicators", communicators, 3, 3 if STANDIN else 20, SLACK + 20 * LEAK),
-    ):
-        grown(report, what, act, first, times, allowed)
+    )
+    each(*(partial(grown, report, *case) for case in cases))
 
 
 def grown(

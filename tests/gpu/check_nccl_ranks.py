@@ -13,7 +13,7 @@ import time
 import numpy as np
 from check_collectives import NARROW, SUMMED
 from gpu_tools import Report, Skip, measured
-from gpu_values import averages, model_of, put, same
+from gpu_values import averages, broadcasts, model_of, put, same
 
 from nbmn.communicators import CollectiveTimeoutError, world
 from nbmn.communicators.communicator import compose
@@ -51,6 +51,8 @@ def run(report: Report) -> None:
         total = comm.allreduce(put(host + np.asarray(comm.rank, dtype)))
         expected = np.asarray(comm.size * host + np.asarray(sum(range(comm.size)), dtype), dtype)
         same(total, expected, what=f"sum of {dtype}", kernels=dtype in NARROW)
+    for seed in range(3):
+        broadcasts(comm, seed, kernels=True)
     late = interrupt(comm)
     report(
         "NCCL on two ranks",
@@ -113,6 +115,7 @@ def interrupt(comm) -> float:
     assert world().renew() is True
     averages(comm, seed=8)
     averages(comm, "float16", seed=9)
+    broadcasts(comm, 9, kernels=True)
     return late
 
 

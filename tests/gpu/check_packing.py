@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +22,9 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from nbmn.gpu.packing import as_dtype, pack, unpack
+from gpu_tools import Report, each
 
-Report = Callable[..., None]
-"""Called with the name of what was measured, and figures by name."""
+from nbmn.gpu.packing import as_dtype, pack, unpack
 
 FLOATS = [as_dtype(name) for name in ("float16", "bfloat16", "float32", "float64")]
 LEAST = 0.8
@@ -48,11 +48,8 @@ class Packing(NamedTuple):
 
 
 def run(report: Report) -> None:
-    """Check everything; raise AssertionError at the first that is wrong or too slow."""
-    exactness(report)
-    strided(report)
-    large(report)
-    bandwidth(report)
+    """Check everything; raise AssertionError at the end if something is wrong or too slow."""
+    each(*(partial(part, report) for part in (bandwidth, exactness, strided, large)))
 
 
 def exactness(report: Report, sets: int = 3) -> None:

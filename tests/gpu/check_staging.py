@@ -13,7 +13,7 @@ import check_collectives
 import cupy
 import numpy as np
 from gpu_tools import STANDIN, Report
-from gpu_values import averages, close, model_of, put, same
+from gpu_values import averages, broadcasts, close, model_of, put, same
 
 import nbmn
 
@@ -26,6 +26,7 @@ def run(report: Report) -> None:
     notes(report)
     for name in NAMES:
         means(name)
+        broadcasts(nbmn.create_communicator(name, timeout=60))
     comm = nbmn.create_communicator("pure_nccl", timeout=60)
     sums(comm)
     carried(comm)
@@ -168,16 +169,19 @@ def training(comm) -> None:
 def speed(comm, report: Report) -> None:
     """How long the way through host memory takes, for about as much as ResNet-50 has."""
     model, _ = model_of(comm.rank, comm.size, shapes=LARGE[: 3 if STANDIN else None])
-    times = []
-    for _ in range(7):
-        comm.barrier()
-        cupy.cuda.Device().synchronize()
-        began = time.perf_counter()
-        comm.multi_node_mean_grad(model)
-        times.append(time.perf_counter() - began)
-    report(
-        "staged averaging",
-        ranks=comm.size,
-        megabytes=sum(p.grad.nbytes for p in model.params()) / 1e6,
-        milliseconds=1e3 * statistics.median(times),
-    )
+    ways = {"averaging": comm.multi_node_mean_grad, "broadcast of values": comm.bcast_data}
+    for name, way in ways.items():
+        times = []
+        for _ in range(7):
+            comm.barrier()
+            cupy.cuda.Device().synchronize()
+            began = time.perf_counter()
+            way(model)
+            cupy.cuda.Device().synchronize()
+            times.append(time.perf_counter() - began)
+        report(
+            f"staged {name}",
+            ranks=comm.size,
+            megabytes=sum(p.grad.nbytes for p in model.params()) / 1e6,
+            milliseconds=1e3 * statistics.median(times),
+        )

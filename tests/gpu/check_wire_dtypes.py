@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import chainer
 import numpy as np
-from gpu_tools import Report
+from gpu_tools import Report, each
 from gpu_values import SHAPES, model_of, put, random, same, wire_dtype
 
 import nbmn
@@ -17,8 +18,7 @@ STEPS = 4
 
 
 def run(report: Report) -> None:
-    rounded(report)
-    background(report)
+    each(partial(rounded, report), partial(background, report))
 
 
 def rounded(report: Report) -> None:

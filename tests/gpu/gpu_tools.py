@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,27 @@ def measured(what: str, value: float, most: float) -> None:
     """Fail if a figure that a GPU gives is too large."""
     if not STANDIN:
         assert value <= most, f"{what}: {value:.4g}, more than {most:.4g}"
+
+
+def each(*parts: Callable[[], object]) -> None:
+    """Do all parts of a check, whatever comes of one; time on a GPU is dear.
+
+    For what is done in one process: ranks would be out of step.
+
+    Raises
+    ------
+    AssertionError
+        At the end: it tells what failed, of which tracebacks are printed.
+    """
+    failed = []
+    for part in parts:
+        try:
+            part()
+        except Exception as error:  # noqa: BLE001 - told
+            traceback.print_exc()
+            name = getattr(part, "func", part).__name__
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    assert not failed, "; ".join(failed)
 
 
 def leave_mpi() -> None:

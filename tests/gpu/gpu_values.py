@@ -103,6 +103,43 @@ def averages(comm: Any, dtype: str = "float32", seed: int = 0, wire: str | None 
         same(grad, mean.astype(dtype), rtol, f"{comm.name} {dtype} {wire} p{number}")
 
 
+VALUES = ("float32", "float16", "int16", "bool", "complex128")
+
+
+def valued(rank: int, seed: int = 0, count: int = 40) -> tuple[chainer.Link, list[np.ndarray]]:
+    """Return a model on the GPU with this rank's values of several dtypes, and these."""
+    model, hosts = chainer.Link(), []
+    with model.init_scope():
+        for number in range(count):
+            dtype, shape = VALUES[number % len(VALUES)], SHAPES[number % 4]
+            host = np.asarray(3 * random((seed, rank, number), shape, "float64")).astype(dtype)
+            array = put(host)
+            if number == 10 and not gpu_tools.STANDIN:
+                array = put(host.T.copy()).T
+            setattr(model, f"v{number}", chainer.Parameter(array))
+            hosts.append(host)
+    return model, hosts
+
+
+def broadcasts(comm: Any, seed: int = 0, *, kernels: bool = False) -> None:
+    """Broadcast values, and fail unless they are rank 0's, and what changed is said.
+
+    Parameters
+    ----------
+    kernels
+        CuPy compares them, which gives nothing on the stand-in.
+    """
+    model, _ = valued(comm.rank, seed)
+    _, hosts = valued(0, seed)
+    for changed in (comm.rank > 0, False):
+        told = comm.replace_data(model)
+        if not (kernels and gpu_tools.STANDIN):
+            assert told is changed, f"{comm.name}: replaced is {told}, not {changed}"
+        for number, host in enumerate(hosts):
+            got = getattr(model, f"v{number}").array
+            same(got, host, what=f"{comm.name}: broadcast of {host.dtype} v{number}")
+
+
 def wire_dtype(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 

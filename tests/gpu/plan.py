@@ -49,13 +49,13 @@ ROUNDS: tuple[Round, ...] = (
     ),
     (Check("interrupt", "check_interrupt"),),
     (Check("renewal", "check_renewal", weight=40),),
-    (Check("nccl-2-ranks", "check_nccl_ranks", ranks=2, weight=20, environment=SHARED),),
-    (Check("death", "check_death", weight=20, environment=SHARED),),
+    (Check("nccl-2-ranks", "check_nccl_ranks", ranks=2, weight=30, environment=SHARED),),
+    (Check("death", "check_death", weight=30, environment=SHARED),),
     (Check("memory", "check_memory"),),
-    (Check("training-step", "check_training_step", weight=80),),
+    (Check("training-step", "check_training_step", weight=100),),
     (Check("packing", "check_packing", weight=90),),
-    (Check("convolution-cost", "check_convolution_cost", weight=20),),
-    (Check("out-of-memory", "check_out_of_memory", weight=20),),
+    (Check("convolution-cost", "check_convolution_cost", weight=30),),
+    (Check("out-of-memory", "check_out_of_memory", weight=25),),
 )
 
 

@@ -21,7 +21,7 @@ from plan import Check, Round
 
 ONE = Path(__file__).with_name("one.py")
 SKIPPED = 77
-TAIL = 4000
+TAIL = 8000
 """Characters of what a failed check printed."""
 LEAST = 2.0
 """Seconds with which it is no use to begin."""

@@ -8,6 +8,7 @@ pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
 
 MODULES = {
     "nccl_means": (1, 2, 4),
+    "nccl_values": (1, 3),
     "nccl_faults": (2, 3),
     "nccl_interrupts": (2, 3),
     "nccl_standings": (2, 3),

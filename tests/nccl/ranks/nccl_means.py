@@ -208,13 +208,27 @@ def check_sums_where_ranks_differ_in_place(comm):
         nccl.allreduce(on_device([True]))
 
 
-def check_integers_are_divided_as_on_the_host(comm):
-    nccl = on_gpus()
-    model, _ = model_on_device(nccl, "int32", shapes=((3,),))
-    model.p0.grad = on_device(np.array([7, -5, nccl.rank]), "int32")
-    nccl.multi_node_mean_grad(model)
-    total = sum(range(nccl.size))
-    np.testing.assert_array_equal(np.asarray(model.p0.grad), [7, -5, int(total / nccl.size)])
+def check_integers_have_no_means(comm):
+    """As on the host; on all ranks, though only one has such a gradient; and all go on."""
+    for by_nccl, made in (
+        (True, on_gpus()),
+        (comm.size == 1, on_gpus(uuid="the only one")),
+        (False, on_gpus("flat")),
+    ):
+        nccl = made
+        operations = standin().operations()
+        for dtype in ("int32", "uint8", "bool"):
+            model, means = model_on_device(nccl, shapes=((3,), (2,)))
+            model.p1 = chainer.Parameter(on_device(np.zeros(2), dtype))
+            if nccl.rank == nccl.size - 1:
+                model.p1.grad = on_device(np.ones(2), dtype)
+            with raises(TypeError, "multi_node_mean_grad", f"of dtype {dtype} cannot be averaged"):
+                nccl.multi_node_mean_grad(model)
+            model.p1.grad = None
+            nccl.multi_node_mean_grad(model, zero_fill=True)
+            assert_means(model, [means[0], None])
+            assert not nccl.broken
+        assert standin().operations() - operations == (3 if by_nccl else 0)
 
 
 def check_split_communicators(comm):

@@ -4,6 +4,7 @@ Memory is the host's; kernels of nbmn are compiled for the host and run there, C
 streams and events are the stand-in's.
 """
 
+import atexit
 import os
 import tempfile
 import threading
@@ -16,6 +17,13 @@ from host_runtime import Standin
 _standin = Standin()
 _tickets = {}
 _place = {"bus": f"{os.getpid():08x}:07:00.0"}
+_copies = []
+"""Ways of the copies that were made."""
+
+
+def _copy(to, source, size, kind, *_):
+    _copies.append({1: "up", 2: "down"}.get(kind, "within"))
+    device_standin.copy(to, source, size)
 
 
 def _record(event, stream, *_):
@@ -36,6 +44,8 @@ def _hold(stream, event, *_):
 device_standin.ANSWERS |= {
     "streamCreateWithFlags": lambda flags: _standin.stream(),
     "streamCreateWithPriority": lambda flags, priority: _standin.stream(),
+    "memcpy": _copy,
+    "memcpyAsync": _copy,
     "eventRecord": _record,
     "eventQuery": _query,
     "eventSynchronize": lambda event: _hold(0, event),
@@ -57,6 +67,17 @@ from nbmn.communicators import world  # noqa: E402
 from nbmn.communicators.device_backend import DeviceBackend  # noqa: E402
 from nbmn.gpu.cupy_runtime import CupyRuntime  # noqa: E402
 
+
+def zeros(nbytes):
+    """Memory in which what a kernel of CuPy's would have written is zeros."""
+    memory = cupy.get_default_memory_pool().malloc(nbytes)
+    device_standin.fill(memory.ptr, 0, nbytes)
+    return memory
+
+
+cupy.cuda.set_allocator(zeros)
+# CuPy asks for memory to the end, when functions of Python's are no more.
+atexit.register(cupy.cuda.set_allocator, cupy.get_default_memory_pool().malloc)
 host_kernel.stand_for_device(Path(tempfile.mkdtemp(dir=os.environ["NBMN_NCCL_STANDIN"])))
 
 
@@ -127,6 +148,54 @@ def check_sums_and_broadcasts(comm):
     np.testing.assert_array_equal(model.p0.array.get(), np.ones((3, 5)))
 
 
+def many(rank, dtypes, count):
+    model = chainer.Link()
+    with model.init_scope():
+        for dtype in dtypes:
+            for number in range(count):
+                values = np.asarray(np.arange(number % 7 + 1) + 10 * rank + number, dtype)
+                setattr(model, f"{dtype}_{number}", chainer.Parameter(cupy.asarray(values)))
+    return model
+
+
+def check_broadcasts_of_values_take_as_many_copies_as_there_are_dtypes(comm):
+    dtypes = ("float32", "int16")
+    for name, operations in (("pure_nccl", 2), ("flat", 0)):
+        made = nbmn.create_communicator(name, timeout=15)
+        for count in (1, 3, 200):
+            made.bcast_data(many(made.rank, dtypes, count))  # what is settled first
+            model, right = many(made.rank, dtypes, count), many(0, dtypes, count)
+            before = _standin.operations()
+            _copies.clear()
+            made.bcast_data(model)
+            copied = _copies.count("down"), _copies.count("up")
+            assert _standin.operations() - before == operations
+            if operations:
+                # Whether anything is another value.
+                assert copied == (1 if made.rank else 0, 0), (name, count, copied)
+            else:
+                assert copied == (2, 2 if made.rank else 0), (name, count, copied)
+            for (_, param), (_, other) in zip(
+                sorted(model.namedparams()), sorted(right.namedparams()), strict=True
+            ):
+                assert type(param.array) is cupy.ndarray
+                assert param.array.get().tobytes() == other.array.get().tobytes()
+
+
+def check_values_that_are_initialised_on_the_device(comm):
+    for name in ("pure_nccl", "flat"):
+        made = nbmn.create_communicator(name, timeout=15)
+        model = chainer.Link()
+        with model.init_scope():
+            model.w = chainer.Parameter()
+        model.to_device("@cupy:0")
+        if made.rank == 0:
+            model.w.array = cupy.asarray(np.arange(6, dtype="f"))
+        made.bcast_data(model)
+        assert type(model.w.array) is cupy.ndarray
+        np.testing.assert_array_equal(model.w.array.get(), np.arange(6))
+
+
 def check_one_gpu_for_all(comm):
     own = _place["bus"]
     _place["bus"] = "0000:07:00.0"
@@ -172,7 +241,8 @@ def check_double_buffering(comm):
     assert [type(mean) for mean in means] == [cupy.ndarray] * 3
     got = [float(mean.get()[0, 0]) for mean in means]
     np.testing.assert_allclose(got, np.arange(3) + (nccl.size - 1) / 2)
-    assert _standin.operations() == operations + 3
+    # Of values at setup and before the first step, then of gradients.
+    assert _standin.operations() == operations + 2 + 3
 
 
 def check_double_buffering_goes_on_on_the_stream_of_training(comm):
@@ -206,10 +276,13 @@ def check_double_buffering_goes_on_on_the_stream_of_training(comm):
         optimizer.flush()
     finally:
         DeviceBackend._goes_directly, CupyRuntime.hold = settle, hold
-    assert seen == [("nbmn-mean", stream.ptr) for stream in streams]
+    background = [stream for name, stream in seen if name == "nbmn-mean"]
+    assert background == [stream.ptr for stream in streams]
     # What was begun on one stream is taken up on another.
     main = [stream for name, stream in held if name == threading.main_thread().name]
-    assert main == [streams[1].ptr] * 2
+    # Alone, this rank does not wait for the broadcast of values: its stream does.
+    values = [streams[0].ptr] if nccl.size == 1 else []
+    assert main == [*values, *[streams[1].ptr] * 2]
 
 
 def check_interrupt_and_renewal(comm):
@@ -254,7 +327,11 @@ def check_the_runtime(comm):
     assert runtime.handle(stream) == stream.ptr
     _standin.kernel(stream.ptr, 30)
     event = runtime.record(stream)
+    forgotten, check = [], cupy.cuda.runtime.check_status
+    cupy.cuda.runtime.check_status = lambda status: (forgotten.append(status), check(status))
     assert not runtime.reached(event)
+    cupy.cuda.runtime.check_status = check
+    assert forgotten == [600]
     runtime.hold(runtime.compute_stream(), event)
     assert runtime.reached(event)
     for error in (700, 719):  # of a kernel, for ever after

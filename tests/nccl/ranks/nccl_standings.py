@@ -1,5 +1,6 @@
 """What ranks tell each other before NCCL starts, and what they do where it cannot."""
 
+import gc
 import os
 import traceback
 import warnings
@@ -12,7 +13,14 @@ from nccl_tools import assert_means, driver, model_on_device, on_gpus, params, s
 from rank_tools import interrupt_when_waiting, raises
 
 import nbmn
-from nbmn.communicators import CollectiveTimeoutError, MismatchError, cuda_aware, models, world
+from nbmn.communicators import (
+    CollectiveTimeoutError,
+    MismatchError,
+    RemoteRankError,
+    cuda_aware,
+    models,
+    world,
+)
 from nbmn.communicators.carriers import device_of
 from nbmn.communicators.device_backend import DeviceBackend
 from nbmn.communicators.mpi_carrier import MpiCarrier
@@ -59,10 +67,10 @@ def check_staged_memory_is_kept_until_the_device_is_through(comm):
     model, means = model_on_device(nccl, shapes=((3,),))
     nccl.multi_node_mean_grad(model)
     staged = nccl._parts.gradients._staged
-    small = weakref.ref(staged._pinned["<f4"])
+    small = weakref.ref(pinned(staged))
     model, means = model_on_device(nccl, shapes=((300,),))
     staged.prepare(models._request(nccl._link, *model_terms(model)))
-    assert staged._pinned["<f4"].size >= 300
+    assert pinned(staged).size >= 300
     assert small() is not None
     nccl.multi_node_mean_grad(model)
     assert_means(model, means)
@@ -73,7 +81,7 @@ def check_staged_memory_outlives_a_call_that_gives_up(comm):
     nccl = on_gpus(uuid="the only one")
     model, _ = model_on_device(nccl, shapes=((3,),))
     nccl.multi_node_mean_grad(model)
-    memory = weakref.ref(nccl._parts.gradients._staged._pinned["<f4"].base)
+    memory = weakref.ref(pinned(nccl._parts.gradients._staged).base)
     runtime = nccl._parts.gpu.runtime
     runtime.standin.kernel(runtime.compute_stream(), 1000)
     nccl.timeout = 0.1
@@ -82,6 +90,77 @@ def check_staged_memory_outlives_a_call_that_gives_up(comm):
     assert memory() is not None
     runtime.await_(runtime.record(runtime.compute_stream()))
     wait(lambda: memory() is None, 5.0)
+
+
+def check_staged_memory_outlives_an_averaging_that_is_called_off(comm):
+    """No rank waits for its GPU when one of them cannot prepare, and all may then close."""
+    outlived(lambda nccl: nccl.finalize())
+    outlived(lambda nccl: None)
+
+
+def outlived(finish):
+    nccl = on_gpus(uuid="the only one")
+    model, _ = model_on_device(nccl, shapes=((3,),))
+    nccl.multi_node_mean_grad(model)
+    memory = weakref.ref(pinned(nccl._parts.gradients._staged).base)
+    runtime = nccl._parts.gpu.runtime
+    runtime.standin.kernel(runtime.compute_stream(), 300)
+    if nccl.rank == nccl.size - 1:
+        fail_after_the_copy(runtime)
+    refused(nccl, model)
+    event = runtime.record(runtime.compute_stream())
+    finish(nccl)
+    del nccl
+    gc.collect()
+    # The device is not through yet, or has been just now.
+    assert memory() is not None or runtime.reached(event)
+    runtime.await_(event)
+    wait(lambda: memory() is None, 5.0)
+
+
+def check_staged_copies_to_the_same_memory_keep_their_order(comm):
+    """On another stream than an averaging that was called off they wait for its copies."""
+    nccl = on_gpus(uuid="the only one")
+    model, means = model_on_device(nccl, shapes=((3,),))
+    nccl.multi_node_mean_grad(model)
+    runtime, staged = nccl._parts.gpu.runtime, nccl._parts.gradients._staged
+    slow = runtime.compute_stream()
+    runtime.standin.kernel(slow, 100)
+    model, means = model_on_device(nccl, shapes=((3,),))
+    staged.prepare(models._request(nccl._link, *model_terms(model)))
+    copied = runtime.record(slow)
+    runtime._compute = runtime.stream()
+    model, means = model_on_device(nccl, seed=1, shapes=((3,),))
+    nccl.multi_node_mean_grad(model)
+    assert runtime.reached(copied)
+    assert_means(model, means)
+
+
+def pinned(staged):
+    (memory,) = staged._memory._held.memory.values()
+    return memory
+
+
+def fail_after_the_copy(runtime):
+    download = runtime.download
+
+    def fails(array, host):
+        download(array, host)
+        raise MemoryError("no more")
+
+    runtime.download = fails
+
+
+def refused(nccl, model):
+    text = ""
+    try:
+        nccl.multi_node_mean_grad(model)
+    except RemoteRankError as error:
+        text = str(error)
+        for told in (error, error.__cause__):
+            if told is not None:
+                traceback.clear_frames(told.__traceback__)
+    assert "no more" in text
 
 
 def failed(nccl, model):

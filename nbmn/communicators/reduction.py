@@ -62,7 +62,8 @@ def average(
     done = 0
     if add_others is None:
         targets = [*parts[:own], target, *parts[own + 1 :]]
-        done = streaming.mean(parts, targets, *division(target.dtype, count))
+        wide = summing_dtype(target.dtype)
+        done = streaming.mean(parts, targets, *division(wide, count))
     if done < target.size:
         rest = [part[done:] for part in parts]
         place = rest[own] if target is parts[own] else target[done:]

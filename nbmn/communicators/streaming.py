@@ -89,20 +89,22 @@ add:
   %part_at = getelementptr ptr, ptr %addresses, i64 %row
   %part = load ptr, ptr %part_at
   %source = getelementptr i8, ptr %part, i64 %at
-  %values = load $vector, ptr %source, align $size
+  %stored = load $stored, ptr %source, align $size
+  %values = $widened
   %sum = fadd $vector %before, %values
   %row_after = add nuw i64 %row, 1
   %all_added = icmp eq i64 %row_after, %count
   br i1 %all_added, label %divide, label %add
 divide:
-  %mean = $operation $vector %sum, %numbers
+  %quotient = $operation $vector %sum, %numbers
+  %mean = $narrowed
   br label %write
 write:
   %column = phi i64 [0, %divide], [%column_after, %write]
   %target_at = getelementptr ptr, ptr %targets, i64 %column
   %target = load ptr, ptr %target_at
   %place = getelementptr i8, ptr %target, i64 %at
-  store $vector %mean, ptr %place, align $size
+  store $stored %mean, ptr %place, align $size
   %column_after = add nuw i64 %column, 1
   %all_written = icmp eq i64 %column_after, %count
   br i1 %all_written, label %written, label %write
@@ -115,10 +117,11 @@ end:
 }
 """)
 _ELEMENTS = {
-    np.dtype(np.float32): ("float", ctypes.c_float),
-    np.dtype(np.float64): ("double", ctypes.c_double),
+    np.dtype(np.float16): ("half", "float", ctypes.c_float),
+    np.dtype(np.float32): ("float", "float", ctypes.c_float),
+    np.dtype(np.float64): ("double", "double", ctypes.c_double),
 }
-"""How LLVM and C call what has a pass."""
+"""How LLVM calls what has a pass, and what it is summed in, and C calls the latter."""
 
 _OPERATIONS = {np.multiply: "fmul", np.divide: "fdiv"}
 """How LLVM calls what is done to a sum."""
@@ -163,7 +166,7 @@ def mean(
     Parameters
     ----------
     parts, targets
-        Flat, contiguous, of one dtype and size.
+        Flat, contiguous, of one dtype and size; float16 is summed in float32 and rounded once.
     operation, number
         What is done to their sum: ``numpy.multiply`` or ``numpy.divide``, and by what.
 
@@ -205,21 +208,37 @@ def _name(dtype: np.dtype, operation: np.ufunc) -> str:
 
 def _pass(name: str) -> Callable[..., None] | None:
     compiled = _compiled()
-    return None if isinstance(compiled, str) else compiled[name]
+    return None if isinstance(compiled, str) else compiled.get(name)
 
 
 @functools.cache
 def _compiled() -> Mapping[str, Callable[..., None]] | str:
     """Return the passes by name, or why there are none."""
     text, arguments = [_COPY], {"copy": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)}
-    for dtype, (element, c_type) in _ELEMENTS.items():
-        width = _STEP // dtype.itemsize
-        for operation, code in _OPERATIONS.items():
-            name, vector = _name(dtype, operation), f"<{width} x {element}>"
-            names = {"name": name, "element": element, "vector": vector, "operation": code}
-            text.append(_MEAN.substitute(names, width=width, size=dtype.itemsize))
-            arguments[name] = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, c_type)
     try:
+        for dtype, (kept, element, c_type) in _ELEMENTS.items():
+            if kept == "half" and not _converts_halves():
+                continue
+            width = _STEP // dtype.itemsize
+            stored, vector = f"<{width} x {kept}>", f"<{width} x {element}>"
+            wider, narrower = ("freeze",) * 2 if stored == vector else ("fpext", "fptrunc")
+            to, back = ("", "") if stored == vector else (f" to {vector}", f" to {stored}")
+            for operation, code in _OPERATIONS.items():
+                name = _name(dtype, operation)
+                text.append(
+                    _MEAN.substitute(
+                        name=name,
+                        element=element,
+                        stored=stored,
+                        vector=vector,
+                        operation=code,
+                        widened=f"{wider} {stored} %stored{to}",
+                        narrowed=f"{narrower} {vector} %quotient{back}",
+                        width=width,
+                        size=dtype.itemsize,
+                    )
+                )
+                arguments[name] = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, c_type)
         # LLVM does not notice where a process may not make memory executable.
         mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_WRITE | mmap.PROT_EXEC).close()
         engine = _compile("".join(text))
@@ -239,6 +258,14 @@ def _compile(text: str) -> Any:
     engine = binding.create_mcjit_compiler(binding.parse_assembly(text), _machine())
     engine.finalize_object()
     return engine
+
+
+def _converts_halves() -> bool:
+    """Say whether the processor does: otherwise LLVM calls functions that are not there."""
+    from llvmlite import binding
+
+    x86 = binding.get_default_triple().startswith(("x86", "i386", "i686"))
+    return not x86 or binding.get_host_cpu_features().get("f16c", False)
 
 
 def _machine() -> Any:

@@ -128,8 +128,40 @@ def test_means(dtype, size, count, divisor):
 
 
 @needs_passes
+@pytest.mark.parametrize("count", [2, 3])
+def test_means_of_every_half(count):
+    """Summed in float32, and rounded once; on processors that convert them."""
+    every = np.arange(65_536, dtype=np.uint16).view(np.float16)
+    rng = np.random.default_rng(count)
+    parts = [rng.permutation(np.tile(every, 3)) for _ in range(count)]
+    with np.errstate(all="ignore"):
+        total = parts[0].astype(np.float32)
+        for part in parts[1:]:
+            total = total + part
+        right = (total / np.float32(count)).astype(np.float16)
+    done = streaming.mean(parts, parts, *division(total.dtype, count))
+    assert done == (parts[0].size if streaming._converts_halves() else 0)
+    known = ~np.isnan(right[:done])
+    for part in parts:
+        assert bits(part[:done][known]) == bits(right[:done][known])
+        assert np.isnan(part[:done][~known]).all()
+
+
+@needs_passes
+def test_a_processor_that_converts_no_halves(monkeypatch):
+    monkeypatch.setattr(streaming, "_converts_halves", lambda: False)
+    streaming._compiled.cache_clear()
+    try:
+        for dtype, done in ((np.float16, 0), (np.float32, 100_000 // 64 * 64)):
+            parts = [np.ones(100_000, dtype)] * 2
+            assert streaming.mean(parts, parts, np.multiply, np.float32(0.5)) == done
+    finally:
+        streaming._compiled.cache_clear()
+
+
+@needs_passes
 def test_what_has_no_pass_is_left_to_numpy():
-    for dtype in (np.float16, np.complex64, ">f4", np.longdouble):
+    for dtype in (np.complex64, ">f4", np.longdouble):
         parts = [np.ones(100_000, dtype)] * 2
         assert streaming.mean(parts, parts, *division(parts[0].dtype, 2)) == 0
     short = [np.ones(32_767, np.float32)] * 2

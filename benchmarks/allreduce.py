@@ -74,7 +74,7 @@ MODELS = {
 class Bench:
     """One model's gradients on this rank, and the ways to average them."""
 
-    def __init__(self, shapes: list[tuple[int, ...]], names: list[str]) -> None:
+    def __init__(self, shapes: list[tuple[int, ...]], names: list[str], dtype: str) -> None:
         import chainer
         import numpy as np
         from mpi4py import MPI
@@ -84,11 +84,11 @@ class Bench:
         self.model = chainer.Link()
         with self.model.init_scope():
             for n, shape in enumerate(shapes):
-                setattr(self.model, f"p{n:03}", chainer.Parameter(np.zeros(shape, np.float32)))
+                setattr(self.model, f"p{n:03}", chainer.Parameter(np.zeros(shape, dtype)))
         self.params = [param for _, param in sorted(self.model.namedparams())]
-        self.grads = [np.full(p.shape, rank + 1, np.float32) for p in self.params]
+        self.grads = [np.full(p.shape, rank + 1, dtype) for p in self.params]
         self.mean = (size + 1) / 2
-        self.flat = np.full(sum(g.size for g in self.grads), rank + 1, np.float32)
+        self.flat = np.full(sum(g.size for g in self.grads), rank + 1, dtype)
         self.nbytes = self.flat.nbytes
         self.seconds = np.zeros(1)
         makers = {
@@ -141,7 +141,7 @@ class Bench:
 
     def _gloo(self):
         torch = self._torch()
-        buffer = torch.empty(self.flat.size)
+        buffer = torch.from_numpy(self.flat.copy())
         grads = [torch.from_numpy(grad) for grad in self.grads]
         flat_grads = [grad.view(-1) for grad in grads]
         parts = buffer.split([grad.numel() for grad in grads])
@@ -207,10 +207,10 @@ def pin() -> None:
     os.sched_setaffinity(0, {cores[MPI.COMM_WORLD.rank % len(cores)]})
 
 
-def on_ranks(model: str, names: list[str], seconds: float) -> None:
+def on_ranks(model: str, dtype: str, names: list[str], seconds: float) -> None:
     """Measure on the ranks of this ``mpiexec``; rank 0 prints."""
     pin()
-    bench = Bench(MODELS[model], names)
+    bench = Bench(MODELS[model], names, dtype)
     for name in names:
         bench.time(name)
     began = time.perf_counter()
@@ -224,18 +224,18 @@ def on_ranks(model: str, names: list[str], seconds: float) -> None:
         for name in names[first:] + names[:first]:
             times[name].append(bench.time(name))
     if bench.world.rank == 0:
-        report(model, bench.world.size, bench.nbytes, times)
+        report(model, dtype, bench.world.size, bench.nbytes, times)
     if any(name.startswith("gloo") for name in names):
         import torch.distributed
 
         torch.distributed.destroy_process_group()
 
 
-def report(model: str, ranks: int, nbytes: int, times: dict[str, list[float]]) -> None:
+def report(model: str, dtype: str, ranks: int, nbytes: int, times: dict[str, list[float]]) -> None:
     """Print times, and ratios of times within a repetition."""
     mine = times["nbmn"]
-    goals = GOALS.get((model, ranks), {})
-    print(f"{model}, {ranks} ranks, {nbytes / 1e6:.2f} MB, {len(mine)} repetitions")
+    goals = GOALS.get((model, ranks), {}) if dtype == "float32" else {}
+    print(f"{model}, {dtype}, {ranks} ranks, {nbytes / 1e6:.2f} MB, {len(mine)} repetitions")
     for name, theirs in times.items():
         low, middle, high = quartiles([1e3 * t for t in theirs])
         least = 1e3 * min(theirs)
@@ -262,6 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--dtype", choices=("float16", "float32", "float64"), default="float32")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--seconds", type=float, default=12.0, help="for each model and count")
     parser.add_argument("--inside", metavar="MODEL", help=argparse.SUPPRESS)
@@ -269,7 +270,7 @@ def main() -> None:
 
     names = ["nbmn", *args.peers]
     if args.inside:
-        on_ranks(args.inside, names, args.seconds)
+        on_ranks(args.inside, args.dtype, names, args.seconds)
         return
     if subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode:
         print("without gloo: torch is not installed")
@@ -279,7 +280,8 @@ def main() -> None:
         for ranks in args.ranks:
             with tempfile.TemporaryDirectory() as folder:
                 command = [mpiexec, "-n", str(ranks), sys.executable, __file__, "--inside", model]
-                options = ["--peers", *names[1:], "--seconds", str(args.seconds)]
+                options = ["--dtype", args.dtype, "--seconds", str(args.seconds)]
+                options += ["--peers", *names[1:]]
                 environment = {
                     **os.environ,
                     "OMP_NUM_THREADS": "1",

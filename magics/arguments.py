@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+_COMMENT = re.compile(r"(^|\s)#.*")
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
 
@@ -66,7 +68,7 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
         With the magic's usage: the line does not fit.
     """
     try:
-        return parse_argstring(magic, line)
+        return parse_argstring(magic, _COMMENT.sub("", line))
     except (UsageError, ValueError) as error:  # the latter of a quotation that does not end
         said = str(error).removeprefix("argument ")
         name = magic.usage.split()[0]

@@ -72,7 +72,8 @@ def run_on_ranks(context: Context, code: str, args: argparse.Namespace) -> CellR
     debug = _debugged(context, ranks, args)
     _announce_queue(session.active, ranks)
     name = session.new_run(context.label)
-    alone = not (args.bg or args.local) and debug is None
+    elsewhere = any(set(run.ranks).isdisjoint(ranks) for run in session.active)
+    alone = not (args.bg or args.local or elsewhere) and debug is None
     area = make_run_area(session, name, ranks, alone)
     try:
         return _run(context, session, code, ranks, area, name, args, debug)

@@ -29,7 +29,9 @@ class Context:
         """How ranks were started last."""
         self.journal = Journal()
         """What succeeded on the ranks of the session."""
-        self._changing = threading.Lock()
+        # A Ctrl-C just before its release leaves it to the thread of the cells, which then is free
+        # to take it again.
+        self._changing = threading.RLock()
         self._change = ""
         """What becomes of the ranks at this moment, such as ``2 ranks are starting``."""
         atexit.register(self.stop)
@@ -58,7 +60,8 @@ class Context:
             Another thread is at it.
         """
         if not self._changing.acquire(blocking=False):
-            raise ClusterError(f"{self._change}; wait for that, or stop the cell that does it")
+            change = self._change or "ranks are starting or ending"
+            raise ClusterError(f"{change}; wait for that, or stop the cell that does it")
         try:
             self._change = what
             yield

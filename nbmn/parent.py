@@ -79,6 +79,8 @@ def watch_from_environment(last: Callable[[], None] = lambda: None) -> None:
 def _watch(parent: Parent, last: Callable[[], None]) -> None:
     while parent.is_alive():
         time.sleep(PERIOD)
-    last()
-    # No clean-up: an engine may be stuck in native code, and nobody is left to read a message.
-    os._exit(1)
+    try:
+        last()
+    finally:
+        # No clean-up: an engine may be stuck in native code, and nobody is left to read a message.
+        os._exit(1)

@@ -104,7 +104,7 @@ class CellRun:
 
     @property
     def failed(self) -> bool:
-        """Whether some rank raised or had to be freed, or all are gone."""
+        """Whether some rank raised, had to be freed or is left waiting, or all are gone."""
         raised = any(reply.error for reply in self._replies.values())
         return self.trouble is not None or raised or self._stuck() is not None
 
@@ -172,7 +172,7 @@ class CellRun:
         RanksFailed
             Some rank raised.
         RanksStuck
-            Ranks waited for ever, and were freed.
+            Ranks waited for ever, and were freed, or wait in the background.
         ClusterError
             Ranks died, or did not answer an interrupt.
         """

@@ -116,7 +116,7 @@ class RanksFailed(ClusterError):
 
 
 class RanksStuck(ClusterError):
-    """No rank failed, but some waited for ever, and nbmn freed them.
+    """No rank failed, but some waited for ever, and nbmn freed them; or wait in the background.
 
     Attributes
     ----------

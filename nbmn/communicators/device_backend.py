@@ -106,7 +106,9 @@ class DeviceBackend:
         packed = prepare_together(
             self._link, "bcast_data", lambda: values.prepare(arrays, device, root)
         )
-        return values.bcast(packed, root)
+        values.bcast(packed, root)
+        # NCCL's root may be through before others have begun; nobody returns before all are.
+        return prepare_together(self._link, "bcast_data", lambda: values.replace(packed, root))
 
     def prepare(self, request: MeanRequest) -> Any:
         """See :class:`Backend`."""

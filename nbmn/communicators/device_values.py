@@ -16,6 +16,9 @@ from nbmn.communicators.link import Link
 from nbmn.gpu.packing import pack, unpack_into
 from nbmn.gpu.runtime import Event, Runtime
 
+PIECE = 1 << 26
+"""Elements that are compared at once: what tells of each whether it differs takes memory too."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedValues:
@@ -53,27 +56,30 @@ class DeviceValues:
             ready = runtime.record(runtime.compute_stream())
         return PackedValues(arrays, tuple(own), tuple(fresh), ready, device)
 
-    def bcast(self, packed: PackedValues, root: int) -> bool:
-        """Give all ranks the root's values; collective, when the carrier is settled.
+    def bcast(self, packed: PackedValues, root: int) -> None:
+        """Bring the root's values to all ranks; collective, when the carrier is settled.
 
-        Returns
-        -------
-        Whether this rank had others.
+        The root may be through before others have begun.
         """
         try:
             with self._runtime.on(packed.device):
                 self._carrier.bcast(packed.fresh, packed.ready, packed.device, root)
-                return self._link.rank != root and _replace(packed)
         except BaseException as error:
             self._link.fail(error)
             raise
+
+    def replace(self, packed: PackedValues, root: int) -> bool:
+        """Take the values that came, and say whether this rank had others; local."""
+        with self._runtime.on(packed.device):
+            return self._link.rank != root and _replace(packed)
 
 
 def _replace(packed: PackedValues) -> bool:
     differ = []
     for (packing, before), (_, buffer) in zip(packed.own, packed.fresh, strict=True):
-        if packing.size:
-            differ.append((_bits(before) != _bits(buffer)).any())
+        one, other = _bits(before), _bits(buffer)
+        for at in range(0, packing.size, PIECE):
+            differ.append((one[at : at + PIECE] != other[at : at + PIECE]).any())
         unpack_into(buffer, packing, packed.arrays)
     # One question to the device, however many dtypes.
     return bool(functools.reduce(operator.or_, differ)) if differ else False

@@ -73,7 +73,10 @@ def broadcast(link: Link, backend: Backend, runtime: Runtime, model: Model, root
         error = caught
     outcome = Vote(link, ("bcast_data", devices, table), failed=error is not None).outcome()
     if outcome.failed:
-        raise_together(link, "bcast_data", error)
+        try:
+            raise_together(link, "bcast_data", error)
+        finally:
+            error = None  # its traceback leads to this frame, and to the model's values
     tables = [table] * link.size
     if not outcome.unanimous:
         tables = exchange(link, "bcast_data", None, table)

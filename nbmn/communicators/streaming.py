@@ -264,8 +264,10 @@ def _converts_halves() -> bool:
     """Say whether the processor does: otherwise LLVM calls functions that are not there."""
     from llvmlite import binding
 
-    x86 = binding.get_default_triple().startswith(("x86", "i386", "i686"))
-    return not x86 or binding.get_host_cpu_features().get("f16c", False)
+    triple = binding.get_default_triple()
+    if triple.startswith(("x86", "i386", "i686", "amd64")):
+        return binding.get_host_cpu_features().get("f16c", False)
+    return triple.startswith(("aarch64", "arm64"))
 
 
 def _machine() -> Any:

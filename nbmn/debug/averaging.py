@@ -12,8 +12,8 @@ from nbmn.ranks import name_ranks
 def uneven(averaged: Mapping[int, Mapping[int, Averaged]]) -> Diagnosis | None:
     """Who made fewer updates with double buffering than others, whose last mean never comes.
 
-    None unless that is certain: all ranks of a communicator have ended the cell. It may be that
-    the cell has nothing to do with it, or lets ranks catch up with what others did earlier.
+    A cell on all ranks of a communicator must begin equally many on each, or let some catch up with
+    what others did in earlier cells. None while it goes on, or was on some ranks only.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ def uneven(averaged: Mapping[int, Mapping[int, Averaged]]) -> Diagnosis | None:
         counts = {rank: one.in_all for rank, one in told.items()}
         late = [rank for rank in sorted(ranks) if counts[rank] == min(counts.values())]
         ahead = [rank for rank in sorted(ranks) if rank not in late]
-        if ahead and len({one.in_cell for one in told.values()}) > 1:
+        gained = {rank: one.in_cell for rank, one in told.items()}
+        if ahead and max(gained[rank] for rank in ahead) > max(gained[rank] for rank in late):
             has, wait = "has" if len(late) == 1 else "have", "wait" + "s" * (len(ahead) == 1)
             cause = (
                 f"{name_ranks(late)} {has} finished the cell; {name_ranks(ahead)} {wait} in the "

@@ -176,7 +176,7 @@ def _averaged(
     line: Reporter, before: Mapping[int, tuple[tuple[int, ...], int]]
 ) -> dict[int, Averaged]:
     """What was begun in the background, and what of it in this cell."""
-    if line.lookout is not None and any(thread.talks for thread in line.lookout.threads()):
+    if line.lookout is not None and line.lookout.threads():
         return {}
     return {
         code: Averaged(members, count - before.get(code, ((), 0))[1], count)

@@ -30,7 +30,7 @@ _BLOCKING = frozenset(
 """Methods of mpi4py that wait for other ranks; for objects they have small initials."""
 
 
-def mpi_call(frame: FrameType | None) -> str:
+def mpi_call(frame: FrameType | None, sure: bool = False) -> str:
     """The call that a frame is at, such as ``calls MPI.COMM_WORLD.Barrier()``; empty if it is at
     none of mpi4py's. Local, from any thread.
 
@@ -38,23 +38,30 @@ def mpi_call(frame: FrameType | None) -> str:
     ----------
     frame
         The innermost of a thread: what mpi4py does has none of its own.
+    sure
+        Not where only the name of the method speaks for it.
     """
     if frame is None or origin(frame) is Origin.LIBRARY:
         return ""
     text = _current(frame)
-    try:
-        call = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
+    # Not the arguments yet: Python may warn of what is written there, each time it reads them.
+    method = _parsed(text.partition("(")[0])
+    if not isinstance(method, ast.Attribute) or not _is_mpis(method, frame, sure):
         return ""
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return ""
-    if not _is_mpis(call.func, frame):
+    if not isinstance(_parsed(text), ast.Call):
         return ""
     said = " ".join(text.split())
     return f"calls {said if len(said) <= LONGEST else f'{said[:LONGEST]}…'}"
 
 
-def _is_mpis(method: ast.Attribute, frame: FrameType) -> bool:
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _is_mpis(method: ast.Attribute, frame: FrameType, sure: bool) -> bool:
     code = frame.f_code
     names = {node.id for node in ast.walk(method) if isinstance(node, ast.Name)}
     if code.co_flags & inspect.CO_OPTIMIZED and names & {
@@ -62,7 +69,7 @@ def _is_mpis(method: ast.Attribute, frame: FrameType) -> bool:
     }:
         # Before Python 3.13 a look at a function's variables leaves a copy of all of them there,
         # which keeps arrays in memory.
-        return method.attr.capitalize() in _BLOCKING
+        return not sure and method.attr.capitalize() in _BLOCKING
     return _package(_found(method.value, frame)) == "mpi4py"
 
 
@@ -90,11 +97,14 @@ def _found(node: ast.expr, frame: FrameType) -> Any:
     if not isinstance(node, ast.Attribute):
         return None
     base = _found(node.value, frame)
-    if isinstance(base, ModuleType) or _package(base) in _LOOKED_INTO:
+    if issubclass(type(base), ModuleType) or _package(base) in _LOOKED_INTO:
         return getattr(base, node.attr, None)
-    return getattr(base, "__dict__", {}).get(node.attr)
+    try:
+        return object.__getattribute__(base, "__dict__").get(node.attr)
+    except AttributeError:
+        return None
 
 
 def _package(value: Any) -> str:
-    module = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+    module = value.__name__ if issubclass(type(value), ModuleType) else type(value).__module__
     return str(module).partition(".")[0]

@@ -163,7 +163,7 @@ class Lookout:
         """What it waits for: MPI, where the user's code calls that itself, or the system, such as
         ``reads /data/train.bin``; often nothing."""
         innermost = sys._current_frames().get(self._thread)
-        return mpi_call(innermost) or blocked_in(self._native)
+        return mpi_call(innermost, sure=True) or blocked_in(self._native) or mpi_call(innermost)
 
     def stack(self) -> tuple[Frame, ...]:
         """Its frames from the cell on, the outermost first, without nbmn's own innermost ones."""

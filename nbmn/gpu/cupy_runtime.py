@@ -27,7 +27,7 @@ class CupyRuntime:
         try:
             import cupy
         except ImportError as error:
-            return f"CuPy cannot be imported ({error}); install nbmn[cuda13] (or [cuda12])"
+            return f"CuPy cannot be imported ({error}); pip install cupy-cuda13x (or cupy-cuda12x)"
         try:
             count = cupy.cuda.runtime.getDeviceCount()
         except cupy.cuda.runtime.CUDARuntimeError as error:

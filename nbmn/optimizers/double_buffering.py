@@ -151,7 +151,9 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
         return {**self.__dict__, "_pending": self._awaited(), "_background": None}
 
     def __copy__(self) -> DoubleBufferingOptimizer:
-        return type(self)(self.actual_optimizer, self.communicator, self.zero_fill)
+        double = type(self)(self.actual_optimizer, self.communicator, self.zero_fill)
+        double._apart = self._apart or self._inside
+        return double
 
     def _join(self) -> Background:
         background = self._background
@@ -233,6 +235,13 @@ class DoubleBufferingOptimizer(MultiNodeOptimizer):
         means = background.wait()
         # What was called off can be averaged again only together with the others.
         if means is Averaged.STALE:
+            if self.communicator.rank == 0:
+                warnings.warn(
+                    "the gradients of one step are not in what is saved or copied here, since "
+                    "values changed since: call flush() on all ranks first",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
             return None
         return Means(pending.gradients.params, means, pending.scales)
 

@@ -54,7 +54,7 @@ def test_ranks_that_start_or_end_say_so(fresh: Notebook) -> None:
     fresh.check(ASK)
     fresh.check(f"asked = Meanwhile('starting', {QUESTIONS})\nwith asked: magic('mn_start 2')()")
     assert fresh.value("asked.answers") == SAID
-    assert fresh.value("asked.seconds") < 1
+    assert fresh.value("asked.seconds") < 5
 
     fresh.check(
         "old = get_ipython().magics_manager.registry['ClusterMagics'].context.session\n"
@@ -64,7 +64,7 @@ def test_ranks_that_start_or_end_say_so(fresh: Notebook) -> None:
     asked = f"asked = Meanwhile('starting', {QUESTIONS}, button)\n"
     fresh.check(f"{asked}with asked: magic('mn_restart')()")
     assert fresh.value("asked.answers") == [*SAID, "NoRanksError: the ranks were stopped"]
-    assert fresh.value("asked.seconds") < 2.5
+    assert fresh.value("asked.seconds") < 5
 
     fresh.check(
         "asked = Meanwhile('ending', magic('mn_interrupt'))\nwith asked: magic('mn_stop')()"

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 from check_collectives import SUMMED
 from gpu_tools import Report
-from gpu_values import averages, put, same
+from gpu_values import averages, broadcasts, put, same
 
 import nbmn
 from nbmn.communicators import cuda_aware
@@ -33,3 +33,4 @@ def run(report: Report) -> None:
             host = np.asarray(np.arange(1000) % 5, dtype)
             total = made.allreduce(put(host))
             same(total, np.asarray(made.size * host, dtype), what=f"{name}: sum of {dtype}")
+        broadcasts(made)

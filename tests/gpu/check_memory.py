@@ -28,6 +28,8 @@ def run(report: Report) -> None:
         ("averagings", averagings(), 5, 5 if STANDIN else 200, SLACK),
         ("averagings in the background", in_the_background(), 5, 5 if STANDIN else 100, SLACK),
         ("staged averagings", averagings("non_cuda_aware"), 5, 5 if STANDIN else 50, SLACK),
+        ("broadcasts", broadcasts("pure_nccl"), 3, 3 if STANDIN else 30, SLACK),
+        ("staged broadcasts", broadcasts("non_cuda_aware"), 3, 3 if STANDIN else 30, SLACK),
         ("renewals", renewals(), 2, 2 if STANDIN else 8, SLACK + 8 * LEAK),
         ("communicators", communicators, 3, 3 if STANDIN else 20, SLACK + 20 * LEAK),
     )
@@ -66,6 +68,18 @@ def averagings(name: str = "pure_nccl") -> Callable[[], None]:
     def act() -> None:
         comm.multi_node_mean_grad(model)
         comm.multi_node_mean_grad(other)
+
+    return act
+
+
+def broadcasts(name: str) -> Callable[[], None]:
+    comm = nbmn.create_communicator(name, timeout=60)
+    model, _ = model_of(0, 1, shapes=LARGE)
+    other, _ = model_of(0, 1, "float16", shapes=LARGE)
+
+    def act() -> None:
+        comm.bcast_data(model)
+        comm.bcast_data(other)
 
     return act
 

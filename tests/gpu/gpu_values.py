@@ -112,9 +112,10 @@ def valued(rank: int, seed: int = 0, count: int = 40) -> tuple[chainer.Link, lis
     with model.init_scope():
         for number in range(count):
             dtype, shape = VALUES[number % len(VALUES)], SHAPES[number % 4]
-            host = np.asarray(3 * random((seed, rank, number), shape, "float64")).astype(dtype)
+            normal = 3 * random((seed, rank, number), shape, "float64")
+            host = np.asarray(normal > 0 if dtype == "bool" else normal).astype(dtype)
             array = put(host)
-            if number == 10 and not gpu_tools.STANDIN:
+            if number == 20 and not gpu_tools.STANDIN:
                 array = put(host.T.copy()).T
             setattr(model, f"v{number}", chainer.Parameter(array))
             hosts.append(host)

@@ -44,7 +44,7 @@ def drivers() -> list[str]:
 
 def missing(module: str, driver: str) -> str | None:
     """Return what a module's checks need and is not installed, or None."""
-    needed = {"cupy_backends": "CuPy: nbmn[cuda13]", "ml_dtypes": "ml_dtypes"}
+    needed = {"cupy_backends": "CuPy", "ml_dtypes": "ml_dtypes"}
     if driver == "nccl4py":
         needed["nccl.bindings"] = "nccl4py"
     if module == "nccl_on_cupy" and not _nvrtc():

@@ -45,6 +45,7 @@ def test_a_cell_that_has_nothing_to_do_with_it() -> None:
 
 def test_a_cell_in_which_ranks_catch_up() -> None:
     assert uneven(began((0, 6), (1, 6), (1, 6))) is None
+    assert uneven(began((0, 6), (1, 5), (1, 5))) is None
 
 
 def test_ranks_that_are_not_in_the_cell_or_have_not_ended_it() -> None:

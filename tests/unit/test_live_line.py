@@ -36,6 +36,9 @@ def test_a_line_takes_the_place_of_the_last(clock):
     clock.time += 1
     line.show(lambda: "x" * 50)
     assert settle(stream.getvalue()) == "x" * 19
+    clock.time += 1
+    line.show(lambda: "ValueError: a\n  b")
+    assert settle(stream.getvalue()) == "ValueError: a b"
     line.close()
     assert settle(stream.getvalue()) == ""
     assert "\n" not in stream.getvalue()

@@ -72,6 +72,14 @@ def test_one_endless_line() -> None:
     assert gap == "… 4,000,000 characters left out …"
 
 
+def test_an_endless_line_among_others() -> None:
+    kept = written(["before\n", "x" * (2 * KEPT + 1_000_000), "\nbehind\n"])
+    first, start, gap, end, last = bridged(kept.read(), kept.gap).splitlines()
+    assert (first, last) == ("before", "behind")
+    assert (len(start), len(end)) == (KEPT - len("before\n"), KEPT - len("\nbehind\n"))
+    assert gap == f"… {1_000_000 + len('before..behind.'):,} characters left out …"
+
+
 def test_a_progress_bar_is_still_one_line() -> None:
     capture = Capture(0)
     updates = "".join(f"\r{step}/150000 {'#' * 40}" for step in range(150_001))

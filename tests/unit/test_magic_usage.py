@@ -52,6 +52,11 @@ def test_help_is_printed_and_no_error(shell, capsys, name):
     assert name == "mn_diff" or said.rstrip() == shell.find_line_magic(name).__doc__.rstrip()
 
 
+def test_a_comment_is_no_argument(shell):
+    shell.run_line_magic("mn_stop", "# the GPUs are free then")
+    assert "%mn_push" in refused(shell, "mn_push", "# nothing is named")
+
+
 def test_all_options_are_told(shell, capsys):
     shell.run_line_magic("mn_start", "--help")
     assert capsys.readouterr().out.rstrip() == START.rstrip()

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import chainer
 import numpy as np
@@ -118,6 +119,48 @@ def check_shallow_copies_share_what_they_wrap(comm):
     right.update(1)
     right.flush()
     assert_equal(optimizer, right)
+
+
+def reload(optimizer):
+    """Load the state that it has, as from a snapshot."""
+    saved = chainer.serializers.DictionarySerializer()
+    optimizer.serialize(saved)
+    optimizer.serialize(chainer.serializers.NpzDeserializer(saved.target))
+
+
+def check_shallow_copies_know_that_ranks_are_apart(comm):
+    optimizer = make(comm)
+    for step in range(2):
+        step_of(comm, optimizer, step)
+    optimizer.flush()
+    rule = optimizer.target.w.update_rule
+    before = rule.state["v"].copy()
+    if comm.rank == comm.size - 1 and comm.rank:
+        rule.state["v"] += 1.0
+        reload(optimizer)
+    other = copy.copy(optimizer)
+    step_of(comm, other, 2)
+    other.flush()
+    for state in comm.allgather_obj(rule.state["v"]):
+        np.testing.assert_array_equal(state, rule.state["v"])
+    assert not np.array_equal(rule.state["v"], before)
+
+
+def check_a_copy_without_a_step_that_was_called_off_says_so(comm):
+    optimizer = make(comm)
+    for step in range(2):
+        step_of(comm, optimizer, step)
+    optimizer.flush()
+    reload(optimizer)
+    step_of(comm, optimizer, 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        double = copy.deepcopy(optimizer)
+    told = [str(each.message) for each in caught if "gradients of one step" in str(each.message)]
+    assert len(told) == (comm.rank == 0), told
+    for each in (double, optimizer):
+        each.flush()
+    assert (double.t, optimizer.t) == (2, 3)
 
 
 def check_updaters_are_copied(comm):

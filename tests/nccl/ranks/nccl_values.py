@@ -7,7 +7,13 @@ from nccl_standings import through_mpi
 from nccl_tools import assert_right, faults, on_gpus, standin
 from rank_tools import interrupt_when_waiting, need_ranks, raises
 
-from nbmn.communicators import CollectiveTimeoutError, RemoteRankError, transport, world
+from nbmn.communicators import (
+    CollectiveTimeoutError,
+    RemoteRankError,
+    device_values,
+    transport,
+    world,
+)
 from nbmn.communicators.errors import NcclError
 
 DTYPES = ("float16", "float32", "float64", "int16", "bool", "complex64", "complex128")
@@ -17,7 +23,8 @@ SHAPES = ((3, 5), (7,), (), (0,), (1,), (2, 3, 4), (1001,))
 def values_of(rank, dtype, number, seed=0):
     shape = SHAPES[number % len(SHAPES)]
     rng = np.random.default_rng([seed, rank, number])
-    return np.asarray(rng.normal(scale=3, size=shape)).astype(dtype)
+    values = np.asarray(rng.normal(scale=3, size=shape))
+    return np.asarray(values > 0 if dtype == "bool" else values).astype(dtype)
 
 
 def model_of(rank, dtypes=DTYPES, count=7, place=on_device, seed=0):
@@ -209,6 +216,46 @@ def check_rank_that_cannot_is_an_error_on_all(comm):
         model = model_of(made.rank, ("float32",), seed=2)
         made.bcast_data(model)
         assert_values(model, 0, seed=2)
+
+
+def check_rank_that_cannot_take_what_came_is_an_error_on_all(comm):
+    need_ranks(comm, 2)
+    for name, made, _ in ways():
+        if not name.startswith(("by pure_nccl", "by MPI")):
+            continue  # those take it from host memory
+        model = model_of(made.rank, ("float32",))
+        made.bcast_data(model)
+        unpack_into = device_values.unpack_into
+
+        def none_left(*_):
+            raise MemoryError("none left")
+
+        if made.rank == made.size - 1:
+            device_values.unpack_into = none_left
+        try:
+            with raises(RemoteRankError, "bcast_data", f"rank {made.size - 1}", "none left"):
+                made.bcast_data(model)
+        finally:
+            device_values.unpack_into = unpack_into
+        assert not made.broken, name
+        model = model_of(made.rank, ("float32",), seed=2)
+        made.bcast_data(model)
+        assert_values(model, 0, seed=2)
+
+
+def check_what_is_compared_piece_by_piece(comm):
+    need_ranks(comm, 2)
+    piece = device_values.PIECE
+    device_values.PIECE = 10
+    try:
+        for name, made, _ in ways():
+            model = model_of(made.rank, ("float32",))
+            made.bcast_data(model)
+            if made.rank == made.size - 1:
+                model.float32_6.array[700] += 1  # in one of many pieces
+            assert made.replace_data(model) is (made.rank == made.size - 1), name
+    finally:
+        device_values.PIECE = piece
 
 
 def check_a_rank_that_gives_up_breaks_it(comm):

@@ -164,8 +164,11 @@ def test_a_rank_that_dies(zoo: Notebook, call: str, died: str) -> None:
 
 def test_a_rank_that_aborts_mpi(zoo: Notebook) -> None:
     zoo.check("%mn_restart")
+    zoo.check(SETUP)
     ran = zoo.run(
-        "%%mn\nfrom mpi4py import MPI\nif comm.rank == 2: MPI.COMM_WORLD.Abort(3)\ncomm.barrier()"
+        "%%mn\nfrom mpi4py import MPI\nif comm.rank == 2:\n    MPI.COMM_WORLD.Abort(3)\n"
+        "    time.sleep(60)  # MPICH returns, and mpiexec ends all ranks a moment later\n"
+        "comm.barrier()"
     )
     assert "a rank called MPI_Abort with code 3" in ran.error
     assert "killed by" not in ran.error

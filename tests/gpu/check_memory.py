@@ -16,6 +16,7 @@ import nbmn
 from nbmn.communicators import world
 
 LARGE = ((1024, 1024), (256, 256, 3, 3), (1000,))
+MEAN, BCAST = "multi_node_mean_grad", "bcast_data"
 SLACK = 8 << 20
 """Bytes between two looks that are no growth; an array of LARGE is 4 MiB."""
 LEAK = 1 << 20
@@ -25,11 +26,11 @@ LEAK = 1 << 20
 def run(report: Report) -> None:
     spin(0.0)
     cases = (
-        ("averagings", averagings(), 5, 5 if STANDIN else 200, SLACK),
+        ("averagings", calls(MEAN), 5, 5 if STANDIN else 200, SLACK),
         ("averagings in the background", in_the_background(), 5, 5 if STANDIN else 100, SLACK),
-        ("staged averagings", averagings("non_cuda_aware"), 5, 5 if STANDIN else 50, SLACK),
-        ("broadcasts", broadcasts("pure_nccl"), 3, 3 if STANDIN else 30, SLACK),
-        ("staged broadcasts", broadcasts("non_cuda_aware"), 3, 3 if STANDIN else 30, SLACK),
+        ("staged averagings", calls(MEAN, "non_cuda_aware"), 5, 5 if STANDIN else 50, SLACK),
+        ("broadcasts", calls(BCAST), 3, 3 if STANDIN else 30, SLACK),
+        ("staged broadcasts", calls(BCAST, "non_cuda_aware"), 3, 3 if STANDIN else 30, SLACK),
         ("renewals", renewals(), 2, 2 if STANDIN else 8, SLACK + 8 * LEAK),
         ("communicators", communicators, 3, 3 if STANDIN else 20, SLACK + 20 * LEAK),
     )
@@ -60,26 +61,15 @@ def state() -> tuple[int, int]:
     return -free, cupy.get_default_memory_pool().used_bytes()
 
 
-def averagings(name: str = "pure_nccl") -> Callable[[], None]:
-    comm = nbmn.create_communicator(name, timeout=60)
+def calls(method: str, name: str = "pure_nccl") -> Callable[[], None]:
+    """Call a communicator's method with two models."""
+    call = getattr(nbmn.create_communicator(name, timeout=60), method)
     model, _ = model_of(0, 1, shapes=LARGE)
     other, _ = model_of(0, 1, "float16", shapes=LARGE)
 
     def act() -> None:
-        comm.multi_node_mean_grad(model)
-        comm.multi_node_mean_grad(other)
-
-    return act
-
-
-def broadcasts(name: str) -> Callable[[], None]:
-    comm = nbmn.create_communicator(name, timeout=60)
-    model, _ = model_of(0, 1, shapes=LARGE)
-    other, _ = model_of(0, 1, "float16", shapes=LARGE)
-
-    def act() -> None:
-        comm.bcast_data(model)
-        comm.bcast_data(other)
+        call(model)
+        call(other)
 
     return act
 

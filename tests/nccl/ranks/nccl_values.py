@@ -292,6 +292,7 @@ def check_interrupted_broadcasts_are_renewed(comm):
 
 
 def check_errors_of_nccl_break_and_heal(comm):
+    need_ranks(comm, 2)  # alone, a rank does not wait for NCCL: its device does
     nccl = on_gpus()
     nccl.bcast_data(model_of(nccl.rank, ("float32",)))
     with faults() as fault:

@@ -26,7 +26,8 @@ raises TypeError where they cannot be."""
 SLICE = 1e-3
 """Seconds that a wait leaves the interpreter to the thread that it waits for, at a time."""
 
-_LINE = 16  # bytes; what begins at a multiple is copied fastest
+LINE = 16
+"""Bytes; what begins at a multiple is copied fastest."""
 
 
 class Carrier(Protocol):
@@ -83,7 +84,7 @@ def plan(
             check_averages(own)
         return travelling(own, rounded if own.kind == "f" else None)
 
-    return lay_out(table, in_buffer, _LINE)
+    return lay_out(table, in_buffer, LINE)
 
 
 def on_host(own: np.dtype, rounded: np.dtype | None) -> np.dtype:

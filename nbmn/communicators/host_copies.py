@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nbmn.communicators.carriers import wait_for_device
+from nbmn.communicators.carriers import LINE, wait_for_device
 from nbmn.communicators.link import Link
 from nbmn.communicators.parameters import Entry, Packing, lay_out
 from nbmn.communicators.pinned import PinnedMemory
@@ -80,7 +80,7 @@ class HostCopies:
     def _begin(self, device: int) -> None:
         runtime = self._runtime
         try:
-            for packing in lay_out_values(self._arrays, runtime, device, _LINE):
+            for packing in lay_out_values(self._arrays, runtime, device, LINE):
                 buffer = runtime.empty(packing.size, packing.dtype)
                 pack(buffer, packing, self._arrays)
                 copy = self._memory.take(device, packing.dtype, packing.size)
@@ -93,12 +93,9 @@ class HostCopies:
         return [part.copy for part in self._parts]
 
 
-_LINE = 16  # bytes; what begins at a multiple is copied fastest
-
-
 def devices_of(arrays: Sequence[Any], runtime: Runtime) -> list[int]:
     """Return the numbers of the devices on which arrays lie."""
-    return sorted({runtime.device_of(array) for array in arrays if _lies_on_device(array)})
+    return sorted({runtime.device_of(array) for array in arrays if on_device(array)})
 
 
 def lay_out_values(
@@ -113,12 +110,8 @@ def lay_out_values(
     """
     table = tuple(
         Entry(str(number), array.shape, array.dtype.str, True)
-        if _lies_on_device(array) and runtime.device_of(array) == device
+        if on_device(array) and runtime.device_of(array) == device
         else Entry(str(number), None, "", False)
         for number, array in enumerate(arrays)
     )
     return lay_out(table, lambda own: own, line)
-
-
-def _lies_on_device(array: Any) -> bool:
-    return array is not None and on_device(array)

@@ -78,11 +78,7 @@ def check_staged_memory_is_kept_until_the_device_is_through(comm):
 
 
 def check_staged_memory_outlives_a_call_that_gives_up(comm):
-    nccl = on_gpus(uuid="the only one")
-    model, _ = model_on_device(nccl, shapes=((3,),))
-    nccl.multi_node_mean_grad(model)
-    memory = weakref.ref(pinned(nccl._parts.gradients._staged).base)
-    runtime = nccl._parts.gpu.runtime
+    nccl, model, memory, runtime = staged_once()
     runtime.standin.kernel(runtime.compute_stream(), 1000)
     nccl.timeout = 0.1
     failed(nccl, model)
@@ -98,12 +94,17 @@ def check_staged_memory_outlives_an_averaging_that_is_called_off(comm):
     outlived(lambda nccl: None)
 
 
-def outlived(finish):
+def staged_once():
+    """Return a communicator that has averaged a model, a weak reference to its memory, and more."""
     nccl = on_gpus(uuid="the only one")
     model, _ = model_on_device(nccl, shapes=((3,),))
     nccl.multi_node_mean_grad(model)
     memory = weakref.ref(pinned(nccl._parts.gradients._staged).base)
-    runtime = nccl._parts.gpu.runtime
+    return nccl, model, memory, nccl._parts.gpu.runtime
+
+
+def outlived(finish):
+    nccl, model, memory, runtime = staged_once()
     runtime.standin.kernel(runtime.compute_stream(), 300)
     if nccl.rank == nccl.size - 1:
         fail_after_the_copy(runtime)
